@@ -143,6 +143,7 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         "normalization": "layernorm" if family.layernorm else "rmsnorm",
         "position": _position(config, family),
         "residual_streams": config.whole("residual_streams", 1),
+        "mixes_streams": family.mixes_streams,
         "laurel_rank": config.whole("laurel_rank") if config.has("laurel_rank") else None,
         "clamped_mlp": config.has("swiglu_limit"),
         "scaled_rope": latent is None and _is_scaled(config),

@@ -107,6 +107,7 @@ OLDER = {
     "depth": "num_hidden_layers",
     "in_channels": "num_channels",
     "heads": "num_attention_heads",
+    "max_image_size": "image_size",
     "width": "hidden_size",
     "layers": "num_hidden_layers",
 }

@@ -72,6 +72,8 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields that must be left out or say this (the name of a field: what that says): what else
     they may say, a model cannot."""
+    mixes_streams: bool = True
+    """Hyper-connections mix streams among each other."""
     relative: bool = False
     """Where ``relative_attention`` is said, scores have terms by distance, from a table that all
     layers share, in place of learned positions (DeBERTa)."""

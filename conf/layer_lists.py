@@ -165,7 +165,7 @@ def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
         found["index"] = Mixer(attention=AttentionMixer(index=_blocks(config)))
     if config.has("index_topk"):
         index = Index(*map(config.whole, ("index_n_heads", "index_head_dim", "index_topk")))
-        found["index"] = found["full"] = Mixer(attention=AttentionMixer(index=index))
+        found["index"] = found["full"] = Mixer(attention=replace(usual, index=index))
     if kind == "deepseek_v4":
         return _compressed(config)
     if kind == "falcon_h1":

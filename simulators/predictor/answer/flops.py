@@ -330,5 +330,5 @@ def _projection_flops(model: Model, attention: AttentionMixer) -> dict[str, floa
         sizes = model.num_heads, model.kv_heads, model.qk_head_dim, model.v_head_dim
         return {"qkv": 2.0 * hidden * sum(attention.projected_widths(*sizes))}
     up = mla.up_weights(hidden, model.num_heads)
-    up += attention.head_gates * model.num_heads * hidden
+    up += attention.latent_gates(model.num_heads, mla.v_head_dim) * hidden
     return {"mla_down_proj": 2.0 * mla.down_weights(hidden), "mla_up_proj": 2.0 * up}

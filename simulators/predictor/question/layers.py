@@ -99,6 +99,10 @@ class AttentionMixer:
         keys = queries, kv_heads * head_dim
         return keys if self.keys_are_values else (*keys, kv_heads * value_dim)
 
+    def latent_gates(self, heads: int, value_dim: int) -> int:
+        """Columns of the gates' own projection beside latent queries."""
+        return heads * (value_dim if self.gated else int(self.head_gates))
+
     @property
     def has_own_heads(self) -> bool:
         """Whether any size of its heads is not the model's."""

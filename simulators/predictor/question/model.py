@@ -128,6 +128,8 @@ class Model:
     residual_streams: int = 1
     """Streams of the residual, which hyper-connections mix (DeepSeek-V4: 4), or of which layers
     work on one where there is a ``laurel_rank``."""
+    mixes_streams: bool = True
+    """Hyper-connections mix streams among each other where the output is added (Hy-V4: not)."""
     laurel_rank: int | None = None
     """Channels of a low-rank residual beside attention's (LAuReL), where streams are predicted and
     corrected in place of mixed (AltUp; both of Gemma 3n)."""
@@ -324,7 +326,7 @@ class Model:
             problem = "is beside no latents"
             raise InputError(f"{field}.text", attention.text, problem, "model.diffusion")
         own_sizes = ("heads", "kv_heads", "head_dim")
-        for name in ("gated", "keys_are_values", "reuses_kv", *own_sizes):
+        for name in ("keys_are_values", "reuses_kv", *own_sizes):
             if self.mla is not None and getattr(attention, name):
                 value = getattr(attention, name)
                 raise InputError(
@@ -344,7 +346,7 @@ class Model:
     def mixing_weights(self) -> int:
         """Numbers a token, of either half of a layer, that say how streams are read, written and
         mixed."""
-        return self.residual_streams * (self.residual_streams + 2)
+        return self.residual_streams * (2 + self.residual_streams * self.mixes_streams)
 
     @property
     def kv_heads(self) -> int:

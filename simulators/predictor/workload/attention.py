@@ -26,10 +26,10 @@ def attention_parts(shard: Shard, attention: AttentionMixer) -> list[Part]:
     """The parts of one attention sub-layer, from the projections to the output projection."""
     latent = shard.model.mla is not None
     project = _mla_projection(shard, attention) if latent else projection(shard, attention)
-    if attention.index is not None:
-        return [*project, *index_parts(shard, attention.index), output(shard)]
     gate = [_gate(shard, attention)] if attention.gated or attention.head_gates else []
-    return [*project, core(shard, attention), *gate, output(shard)]
+    index = attention.index
+    inner = [core(shard, attention)] if index is None else index_parts(shard, index)
+    return [*project, *inner, *gate, output(shard)]
 
 
 def _qk_bytes(shard: Shard) -> tuple[int, int, int]:
@@ -140,9 +140,9 @@ def _mla_projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
         parallel="column",
         gathered=latent,
     )
-    if attention.head_gates:
+    if width := attention.latent_gates(shard.heads, mla.v_head_dim):
         gate, gate_back = linear(
-            shard, "head_gate", shard.tokens, model.hidden_size, shard.heads, parallel="column"
+            shard, "gate", shard.tokens, model.hidden_size, width, parallel="column"
         )
         q_forward, q_backward = q_forward + gate, gate_back + q_backward
     rope_bytes = 2 * shard.tokens * mla.qk_rope_head_dim * size * (shard.heads + 1)
@@ -176,7 +176,7 @@ def _mla_projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
 
 
 def _gate(shard: Shard, attention: AttentionMixer) -> Part:
-    """A sigmoid of the gate that the query projection made, times what attention made."""
+    """A sigmoid of the gate that a projection made, times what attention made."""
     out = shard.tokens * shard.heads * shard.model.v_head_dim * shard.element_bytes
     gate = out if attention.gated else out // shard.model.v_head_dim
     return Part(

@@ -16,7 +16,7 @@ from .shard import Shard
 
 def hyper_parameters(model: Model) -> int:
     """Of one half of a layer: the projection of all streams to its weights, biases, scales."""
-    return model.mixing_weights * (model.residual_width + 1) + 3
+    return model.mixing_weights * (model.residual_width + 1) + 2 + model.mixes_streams
 
 
 def read_part(shard: Shard, name: str) -> Part:
@@ -75,7 +75,7 @@ def _read(shard: Shard, name: str, weights: int) -> Part:
         per_stream = tokens * wide
         forward += per_stream * (size + 4 + 12 + size + 4)
         backward += 2 * per_stream * (size + 16)
-    mixes = weights > streams
+    mixes = weights > 2 * streams
     launches = 4 + 4 * _ITERATIONS * mixes
     iterated = tokens * weights * 4 * (4 * _ITERATIONS if mixes else 4)
     if shard.fusion != "eager":

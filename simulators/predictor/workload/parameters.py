@@ -213,7 +213,9 @@ def _attention(shard: Shard, attention: AttentionMixer) -> int:
         # The down projections and their norms are replicated over the tensor-parallel group.
         narrow = mla.kv_lora_rank, *([mla.q_lora_rank] if mla.q_lora_rank else [])
         down = mla.down_weights(h) + sum(norm_parameters(shard, width) for width in narrow)
-        up = mla.up_weights(h, shard.heads) + attention.head_gates * shard.heads * h
+        up = mla.up_weights(h, shard.heads) + h * attention.latent_gates(
+            shard.heads, mla.v_head_dim
+        )
         return down + up + output + extra
     width = sum(projected_widths(shard, attention))
     own = 1 if attention.reuses_kv else 2

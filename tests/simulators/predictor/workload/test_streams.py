@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulators.jobs import MOE, STREAMS, make_job
+from tests.simulators.jobs import MLA_MOE, MOE, STREAMS, make_job
 from trainscout.simulators.predictor.answer.flops import _skipped_flops, layer_flops
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.layers import Index, Layer
+from trainscout.simulators.predictor.question.layers import AttentionMixer, Index, Layer, Mixer
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.ends import first_blocks, head_blocks
@@ -26,12 +26,14 @@ def products(block: Block) -> float:
     return dense + sum(2.0 * op.groups * op.m_per_group * op.n * op.k for op in grouped)
 
 
+@pytest.mark.parametrize("mixes", [True, False])
 @pytest.mark.parametrize("layer", STREAMS.layer_kinds)
-def test_products_are_those_that_flops_count(layer: Layer) -> None:
-    shard = Shard.of(make_job(STREAMS))
+def test_products_are_those_that_flops_count(layer: Layer, *, mixes: bool) -> None:
+    model = replace(STREAMS, mixes_streams=mixes)
+    shard = Shard.of(make_job(model))
     forward = layer_blocks(shard, layer, "none")[0]
-    counted = layer_flops(STREAMS, shard.sequence, layer)
-    core = 2 * _skipped_flops(STREAMS, shard.sequence, layer)
+    counted = layer_flops(model, shard.sequence, layer)
+    core = 2 * _skipped_flops(model, shard.sequence, layer)
     mixer = STREAMS.kinds[layer.mixer].compressed
     assert mixer is not None
     scores = 0.0
@@ -50,6 +52,30 @@ def test_a_backward_pass_frees_what_the_forward_pass_kept(layer: Layer, recomput
     if recompute == "full":
         one, _ = layer_blocks(replace(shard, model=ONE), layer, recompute)
         assert forward.saved_bytes == 4 * one.saved_bytes
+
+
+@pytest.mark.parametrize(("gates", "width"), [({"gated": True}, 24), ({"head_gates": True}, 1)])
+def test_gates_beside_latent_queries_are_a_projection(gates: dict[str, bool], width: int) -> None:
+    """Hy-V4 and Ling's: of as many channels as values have, or of one a head."""
+    plain = replace(
+        MLA_MOE, layers="12*own/dense", kinds={"own": Mixer(attention=AttentionMixer())}, moe=None
+    )
+    gated = replace(plain, kinds={"own": Mixer(attention=AttentionMixer(**gates))})
+    made = width * MLA_MOE.num_heads * MLA_MOE.hidden_size
+    (layer,) = gated.layer_kinds
+    found = []
+    for model in (plain, gated):
+        model.check()
+        shard = Shard.of(make_job(model))
+        blocks = layer_blocks(shard, layer, "none")
+        assert blocks[0].saved_bytes == -blocks[1].saved_bytes
+        counts = layer_parameters(shard, layer).total, layer_flops(model, 64, layer)
+        found.append((*counts, products(blocks[0]) / shard.tokens))
+    assert [one - other for one, other in zip(*reversed(found), strict=True)] == [
+        made,
+        2 * made,
+        2 * made,
+    ]
 
 
 def test_queries_see_a_window_and_what_is_compressed() -> None:
