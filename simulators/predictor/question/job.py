@@ -54,8 +54,7 @@ class Job:
     @property
     def gathers_units(self) -> bool:
         """Whether layers are gathered for their passes, each by itself."""
-        stage = self.recipe.zero_stage
-        return stage == 3 or self.framework.wraps_units(stage)
+        return self.recipe.zero_stage >= (2 if self.framework.torch_wrappers else 3)
 
     @property
     def schedule(self) -> str:

@@ -104,6 +104,7 @@ class Pricer:
         ranks = communicators["tp"].size if "tp" in communicators else 1
         self._host_product_s = framework.host_product_s(ranks) * host_time
         self._host_unit_s = 0.0 if framework.cuda_graphs else framework.host_unit_s * host_time
+        self._hooks_modules = not framework.torch_wrappers
         self.launch_blocking = framework.launch_blocking and not framework.cuda_graphs
         excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
         self.excess = excess * factors.straggler_time
@@ -116,6 +117,7 @@ class Pricer:
             self._host_tp_s,
             self._host_product_s,
             self._host_unit_s,
+            float(self._hooks_modules),
             float(self.launch_blocking),
         )
         self._known = _priced(gpu, cluster, factors, measured, congestion and congestion.key)
@@ -236,7 +238,8 @@ class Pricer:
                 elif isinstance(priced.op, ir.Collective) and priced.op.communicator == "tp":
                     seconds[place] += self._host_tp_s
         if block.unit and seconds:
-            seconds[0] += self._host_unit_s
+            recomputed = 0 < forward_ops < len(operations)
+            seconds[0] += (1 + (self._hooks_modules and recomputed)) * self._host_unit_s
         return seconds
 
     def operations(self, block: ir.Block) -> list[PricedOp]:

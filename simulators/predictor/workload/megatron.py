@@ -143,7 +143,7 @@ class ChunkMode:
             job.ends_meet and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
             job.framework.copies_gathered and recipe.zero_stage == 3,
             flattened_bytes(job),
-            job.framework.wraps_units(recipe.zero_stage),
+            job.gathers_units,
             job.framework.one_root_unit and job.gathers_units,
             recipe.offloaded_layers,
             Reference.of(job),

@@ -304,7 +304,8 @@ def test_products_of_tensor_parallel_ranks_take_the_host_more_unless_compiled(
         (3, {"torch_wrappers": True}, True),
         (2, {"torch_wrappers": True}, True),
         (1, {"torch_wrappers": True}, False),
-        (3, {}, False),
+        (3, {}, True),
+        (2, {}, False),
         (3, {"torch_wrappers": True, "cuda_graphs": True}, False),
     ],
 )
@@ -322,6 +323,20 @@ def test_units_of_fsdp_take_the_host_once_in_each_pass(
             assert extra == pytest.approx(held * 1e-3)
         weights = backward_block(run.backward, WEIGHT_GRADIENT)
         assert slow.block(weights).host_s == plain.block(weights).host_s
+
+
+def test_hooks_of_modules_run_again_with_what_is_recomputed() -> None:
+    found = []
+    for facts in ({}, {"torch_wrappers": True}):
+        job = make_job(TINY, zero_stage=3, batch=64, training=facts, recompute="full")
+        layer = build_workload(job).stages[0].chunks[0].runs[1]
+        plain, slow = (
+            Pricer(GPU, NODE, replace(job.framework, host_unit_s=each), communicators(job))
+            for each in (0, 1e-3)
+        )
+        for block in (layer.forward, layer.backward):
+            found.append(slow.block(block).host_s - plain.block(block).host_s)
+    assert found == pytest.approx([1e-3, 2e-3, 1e-3, 1e-3])
 
 
 def test_ranks_on_other_nodes_take_their_own_time() -> None:
