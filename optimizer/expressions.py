@@ -98,11 +98,7 @@ class Expression:
             raise InputError(self.field, self.text, problem, GRAMMAR) from error
 
     def holds(self, values: Values) -> bool:
-        """Whether a condition is true; one whose division does not come out whole is not.
-
-        Raises:
-            InputError: as for the value.
-        """
+        """Whether a condition is true; one whose division does not come out whole is not."""
         try:
             return bool(self(values))
         except NotWholeError:

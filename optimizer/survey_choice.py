@@ -66,11 +66,7 @@ def forget_interrupted() -> None:
 
 
 def _survey_to_prove(space: Space, asked: AskedSearch, on_progress: OnProgress | None) -> Survey:
-    """The survey that a search by bounds needs: of all points, where they are few.
-
-    Raises:
-        InputError: as ``survey`` and ``sifted_survey``.
-    """
+    """The survey that a search by bounds needs: of all points, where they are few."""
     points: list[Block] = []
     count, started_s = 0, time.monotonic()
     for block in blocks(space):

@@ -37,11 +37,7 @@ class AnswerStore:
             return None
 
     def write(self, cell: Cell, answer: Answer) -> None:
-        """Keep an answer that would be the same again.
-
-        Raises:
-            OSError: when it cannot be written.
-        """
+        """Keep an answer that would be the same again."""
         if not answer.final:
             return
         self._directory.mkdir(parents=True, exist_ok=True)

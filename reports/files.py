@@ -139,11 +139,7 @@ def save_search(
     ``launch.sh`` runs the best recipe under Megatron-LM, or by the files in ``launch_directory``
     under another framework that it names; there is none when nothing fits, or nothing that is
     written for runs it. An exact search also leaves its ``certificate.json``, and a verified one
-    its ``verification.json``.
-
-    Raises:
-        OSError: when the directory cannot be written.
-    """
+    its ``verification.json``."""
     texts = {
         TOP_RECIPES: top_recipes_json(shown, job_of),
         TRIALS: trials_csv(result, job_of),

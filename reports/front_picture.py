@@ -29,11 +29,7 @@ class Picture:
         return "\n".join(_drawn(self.plot, self.title))
 
     def save(self, path: str | Path) -> None:
-        """Write the SVG document.
-
-        Raises:
-            InputError: when it cannot be written.
-        """
+        """Write the SVG document."""
         write_output("path", Path(path), self.to_svg() + "\n")
 
     def _repr_html_(self) -> str:

@@ -137,11 +137,7 @@ def _prediction_dict(prediction: Prediction) -> dict[str, Any]:
 def save_script_search(
     directory: Path, result: SearchResult, text: str, page: str, world_size: int, per_node: int
 ) -> list[Path]:
-    """Write the search's files, each whole; where they are. ``text`` and ``page``: its report.
-
-    Raises:
-        OSError: when one cannot be written.
-    """
+    """Write the search's files, each whole; where they are. ``text`` and ``page``: its report."""
     files = {REPORT: text, PAGE: page, TOP_RECIPES: to_json(result), TRIALS: _trials_csv(result)}
     if result.best:
         launch = cast(Launch, result.best[0].recipe)

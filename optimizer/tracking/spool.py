@@ -130,11 +130,7 @@ def spooled(tree: RunTree, settings: TrackingSettings) -> Spooled:
 
 def write_spool(directory: Path, waiting: Spooled) -> Path:
     """Leave ``waiting`` in ``directory``, whole or not at all; only its owner may read it, for
-    an address may hold a password.
-
-    Raises:
-        OSError: when the directory cannot be written.
-    """
+    an address may hold a password."""
     handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{SPOOL}.")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump({"format": _FORMAT, **asdict(waiting)}, file)

@@ -81,11 +81,7 @@ _STAMP = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-\d+)?")
 
 
 def new_directory(study: Path, now: datetime) -> Path:
-    """Make a run's directory below its study's; a number distinguishes those of one second.
-
-    Raises:
-        OSError: when it cannot be made.
-    """
+    """Make a run's directory below its study's; a number distinguishes those of one second."""
     stamp = now.strftime("%Y-%m-%d_%H-%M-%S")
     directory, number = study / stamp, 1
     while True:
@@ -118,9 +114,5 @@ def last_record(study: Path, name: str) -> dict[str, Any] | None:
 
 
 def save_run(directory: Path, record: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-    """Write a run's files by name; the record last, since a run that has it is finished.
-
-    Raises:
-        OSError: when one cannot be written.
-    """
+    """Write a run's files by name; the record last, since a run that has it is finished."""
     write_texts(directory, {**texts, STUDY: json_text(record, 1)})

@@ -42,11 +42,7 @@ _SCRIPTS = (
 
 
 def write_search_page(directory: Path, searched: Searched) -> Path:
-    """Write the report of a search into its directory; returns its path.
-
-    Raises:
-        OSError: when it cannot be written.
-    """
+    """Write the report of a search into its directory; returns its path."""
     path = directory / PAGE
     write_whole(path, search_page(searched))
     return path

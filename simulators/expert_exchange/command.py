@@ -139,11 +139,7 @@ def help_text() -> str:
 
 
 def run(experiment: Experiment, files: Files) -> None:
-    """Print the tables of a checked experiment and write the files asked for.
-
-    Raises:
-        InputError: when a file cannot be written.
-    """
+    """Print the tables of a checked experiment and write the files asked for."""
     # rich takes a tenth of a second to load.
     from trainscout.simulators.predictor.io.terminal import show
 

@@ -42,10 +42,6 @@ def refuse_existing(option: str, path: Path) -> None:
 
 
 def write_new(option: str, path: Path, text: str) -> None:
-    """Write a file and the folders it is in.
-
-    Raises:
-        InputError: when it cannot be written.
-    """
+    """Write a file and the folders it is in."""
     make_folder(option, path.parent)
     write_output(option, path, text)

@@ -444,11 +444,7 @@ def price_exchange(
     GB200, 4096 tokens of 7168 in 16 bits to 8 experts each, 8 to 36 GPUs, 32 SMs, kernels alone;
     dispatch and combine, ten rates, all within 3.5 %). The SMs are those that Megatron-Bridge's
     benchmarks give it. Inside one server DeepEP's kernels copy through buffers as NCCL's do, and
-    between domains the network decides: both are priced as NCCL's exchange.
-
-    Raises:
-        InputError: as ``price_collective``.
-    """
+    between domains the network decides: both are priced as NCCL's exchange."""
     price = price_collective(op.kind, op.bytes, communicator, gpu, cluster, op.dtype)
     racks = cluster.domain > cluster.gpus_per_node and communicator.nodes == 1
     if not (op.stored_bytes and racks and price.seconds):

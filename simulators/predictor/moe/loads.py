@@ -87,11 +87,7 @@ def rank_loads(
     router: Router, ep: int, layer: int = 0, capacity_factor: float | None = None
 ) -> tuple[float, ...]:
     """Share of a layer's routings, those that are not dropped, that each of ``ep`` expert-parallel
-    ranks receives.
-
-    Raises:
-        InputError: as ``rank_imbalance``.
-    """
+    ranks receives."""
     router.check()
     require_whole("ep", ep)
     if router.num_experts % ep:

@@ -111,11 +111,7 @@ def _checked(pair: Any, known: set[Operation], field: str) -> tuple[Operation, O
 
 
 def ruled(program: Program, assembler: Assembler, rules: Rules) -> Program:
-    """A built program with the dependencies that rules add to it.
-
-    Raises:
-        InputError: as ``pairs_of``.
-    """
+    """A built program with the dependencies that rules add to it."""
     found = list(pairs_of(rules, operations_of(program, assembler)))
     before = np.array([each.event for each, _ in found], dtype=np.int64)
     after = np.array([each.event for _, each in found], dtype=np.int64)

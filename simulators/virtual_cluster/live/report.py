@@ -104,11 +104,7 @@ def _show_inventions(console: Any, measured: Measured) -> None:
 
 
 def write_timeline(option: str, path: Path, simulation: Simulation) -> None:
-    """The run as a Chrome trace: a process for each rank, a thread for each stream.
-
-    Raises:
-        InputError: naming ``option``, when it cannot be written.
-    """
+    """The run as a Chrome trace: a process for each rank, a thread for each stream."""
     slices = simulation.slices or []
     threads: dict[tuple[int, str], int] = {}
     with chrome_file(option, path) as trace:

@@ -349,11 +349,7 @@ def kept_files(
 
 
 def write_files(option: str, directory: Path, texts: Mapping[str, str]) -> None:
-    """Write texts under their names in ``directory``, which is made.
-
-    Raises:
-        InputError: naming ``option``, when they cannot be written.
-    """
+    """Write texts under their names in ``directory``, which is made."""
     for name, text in texts.items():
         path = directory / name
         make_folder(option, path.parent)

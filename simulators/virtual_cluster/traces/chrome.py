@@ -133,11 +133,7 @@ class ChromeTrace:
 
 @contextmanager
 def chrome_file(option: str, path: Path) -> Iterator[ChromeTrace]:
-    """A Chrome trace at ``path`` when the block ends well; compressed when it is named ``.gz``.
-
-    Raises:
-        InputError: naming ``option``, when it cannot be written.
-    """
+    """A Chrome trace at ``path`` when the block ends well; compressed when it is named ``.gz``."""
     try:
         with _text_file(path) as stream:
             trace = ChromeTrace(stream)

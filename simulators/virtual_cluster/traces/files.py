@@ -53,11 +53,7 @@ class TraceWriter:
 
     The file appears under its name when closed; until then, and when the block it is used in
     fails, there is none (or the old one). Threads may write: events stay whole, in the order of
-    the calls.
-
-    Raises:
-        InputError: when the file cannot be written.
-    """
+    the calls."""
 
     def __init__(self, path: Path, header: Header) -> None:
         self._path = path
@@ -198,22 +194,14 @@ class TraceReader:
 
 
 def write_trace(path: Path, trace: Trace) -> None:
-    """Write a whole trace.
-
-    Raises:
-        InputError: when the file cannot be written.
-    """
+    """Write a whole trace."""
     with TraceWriter(path, trace.header) as writer:
         for event in trace.events:
             writer.write(event)
 
 
 def read_trace(path: Path, limits: Limits = LIMITS) -> Trace:
-    """A whole trace.
-
-    Raises:
-        InputError: as ``TraceReader``.
-    """
+    """A whole trace."""
     with TraceReader(path, limits) as reader:
         return Trace(reader.header, tuple(reader))
 

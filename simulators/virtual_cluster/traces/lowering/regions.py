@@ -176,11 +176,7 @@ def lower_events(
     """What every event amounts to on the device; None for events that are no operations.
 
     A fused kernel stands at the last operation it replaces. Only events from ``start`` to before
-    ``stop`` are lowered; earlier ones tell how large storages are.
-
-    Raises:
-        InputError: from ``lower``.
-    """
+    ``stop`` are lowered; earlier ones tell how large storages are."""
     lowered: list[Lowered | None] = [None] * len(stretch)
     sizes: dict[int, int] = {}
     fusion = Fusion(sizes)
