@@ -35,7 +35,13 @@ SHELLS = ("bash", "zsh", "fish")
 
 def main(arguments: Sequence[str]) -> int:
     """Print a shell's script, or what may stand where a line ends."""
-    parser = command_parser("completion")
+    parser = command_parser(
+        "completion",
+        "Print what makes a shell complete commands, settings, their values, and options.",
+        'eval "$(trainscout completion bash)"        # also in ~/.bashrc\n'
+        'eval "$(trainscout completion zsh)"         # also in ~/.zshrc\n'
+        "trainscout completion fish | source         # also in ~/.config/fish/config.fish",
+    )
     shells = "{" + ",".join(SHELLS) + "}"
     parser.add_argument("shell", metavar=shells, choices=[*SHELLS, QUERY])
     parser.add_argument("line", nargs="?", default="", help=argparse.SUPPRESS)

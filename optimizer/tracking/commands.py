@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
 def flush(arguments: Sequence[str]) -> int:
     """``trainscout tracking flush``."""
-    parser = command_parser("tracking flush")
+    parser = command_parser(
+        "tracking flush",
+        "Log every search and study below directories whose tracking store could not be reached "
+        "when it ended, to that store or to another. Run again, it goes on with what is left.",
+        "trainscout tracking flush outputs\n"
+        "trainscout tracking flush outputs studies --uri sqlite:///mlflow.db",
+        "0 done; 1 something still waits, or an internal failure; 2 wrong input",
+    )
+    parser.add_argument("directories", nargs="+", type=Path)
+    parser.add_argument("--uri", help="log them here instead")
     options = parser.parse_args(arguments)
     uri: str | None = options.uri
     if uri is not None:
@@ -56,8 +65,19 @@ def flush(arguments: Sequence[str]) -> int:
 
 def best(arguments: Sequence[str]) -> int:
     """``trainscout tracking best``."""
-    parser = command_parser("tracking best", format=FORMATS)
-    parser.set_defaults(uri=TrackingSettings.uri, experiment=TrackingSettings.experiment)
+    parser = command_parser(
+        "tracking best",
+        "Show the best tracked recipe of each model on each cluster, by size and batch.",
+        "trainscout tracking best\n"
+        "trainscout tracking best --where \"tags.version = '0.1.0'\" --format csv",
+        "0 done; 1 nothing was found, the store failed, or an internal failure; 2 wrong input",
+    )
+    parser.add_argument("--uri", default=TrackingSettings.uri, help="default: %(default)s")
+    parser.add_argument(
+        "--experiment", default=TrackingSettings.experiment, help="default: %(default)s"
+    )
+    parser.add_argument("--where", help="of these runs only: \"tags.version = '0.1.0'\"")
+    parser.add_argument("--format", choices=FORMATS, default="table")
     options = parser.parse_args(arguments)
     settings = TrackingSettings(uri=options.uri, experiment=options.experiment)
     settings.check()

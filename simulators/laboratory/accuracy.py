@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from .validate import predict
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    options = command_parser("accuracy").parse_args(arguments)
+    options = _parser().parse_args(arguments)
     write_accuracy(options.docs, options.collectives, options.kernels)
     return OK
 
@@ -56,3 +57,16 @@ def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -
     )
     for name, text in pages.items():
         write_whole(docs / name, text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "accuracy",
+        "Replay the published rows and write docs/accuracy.md, its details and plots.",
+        "trainscout accuracy\n"
+        "trainscout accuracy --kernels kernels.json --collectives collectives.json",
+    )
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the pages")
+    parser.add_argument("--collectives", type=Path, help="JSON of trainscout collectives validate")
+    parser.add_argument("--kernels", type=Path, help="JSON of trainscout kernels validate")
+    return parser

@@ -29,14 +29,18 @@ from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES, FAC
 from trainscout.simulators.predictor.uncertainty.posterior import Posterior, Vector
 
 from .calibration.logs import read_log
-from .calibration.profiled import read_profiled
+from .calibration.profiled import OPTION, read_profiled
 from .calibration.questions import job_of_settings, settings_of
 from .calibration.runs import MeasuredRun, check_runs, equal_jobs, with_predictions
 from .calibration.support import left_out, relative, supported
 from .calibration.tables_of_runs import read_table
 
 _LEFT_SHOWN = 5
-_FURTHER = ("suggest", "watch", "evidence")
+_FURTHER = {
+    "suggest": "which runs to measure next",
+    "watch": "whether a run is still as it was",
+    "evidence": "what calibrating published runs is worth",
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         further = importlib.import_module(f"{room}.{arguments[0]}_command")
         code: int = further.main(arguments[1:])
         return code
-    options = command_parser("calibrate").parse_args(arguments)
+    options = _parser().parse_args(arguments)
     profile = options.from_profile
     read = [*options.runs, *options.from_log, *([profile] if profile else [])]
     check_output("--output", options.output, read)
@@ -97,7 +101,7 @@ def _write_stated(stated: Calibration, output: Path) -> int:
 def measured_runs(
     options: argparse.Namespace, *, recent: bool = False
 ) -> tuple[tuple[MeasuredRun, ...], str, tuple[str, ...]]:
-    """The runs that a command line names, of logs the whole or as they are by
+    """The runs that a command line names (``add_sources``), of logs the whole or as they are by
     ``recent`` steps, where they are from, and notes.
 
     Raises:
@@ -289,3 +293,69 @@ def _report(
             "Runs left out are predicted no better with what the others say: nothing written."
         )
     return Group(table, Text("\n".join(lines)))
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """The options that ``read_sources`` reads."""
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="CSV of measured runs: by our names (a column cluster, recipe fields, step_time_s or "
+        "tokens_per_s), or with the columns of docs/validation.md",
+    )
+    parser.add_argument(
+        "--from-log",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="LOG",
+        help="a training's own log; may be repeated",
+    )
+    parser.add_argument(
+        "--given",
+        action="append",
+        default=[],
+        metavar="LAUNCH",
+        help="its launch script, configuration or arguments, as trainscout explain reads them",
+    )
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="what logs are of besides: model=, cluster=, framework=, recipe.tp=, ...",
+    )
+    parser.add_argument("--from-mlflow", metavar="EXPERIMENT", help="runs of an MLflow experiment")
+    parser.add_argument("--tracking-uri", metavar="URI", help="where MLflow keeps it")
+
+
+def _parser() -> argparse.ArgumentParser:
+    further = "; ".join(f"trainscout calibrate {name}: {what}" for name, what in _FURTHER.items())
+    parser = command_parser(
+        "calibrate",
+        f"Learn from measured runs how your machines differ from predictions.\n\n{further}.",
+        "trainscout calibrate ours.csv --output calibration.yaml\n"
+        "trainscout calibrate --from-log train.log --given launch.sh \\\n"
+        "    --set cluster=h100_64\n"
+        "trainscout calibrate --from-profile kept/observed_factors.json",
+        "0 written; 1 what runs say of runs left out does not hold (nothing is written), or an "
+        "internal failure; 2 wrong input",
+    )
+    add_sources(parser)
+    parser.add_argument(
+        OPTION,
+        type=Path,
+        metavar="FILE",
+        help="observed_factors.json of a profile, or a file of trainscout measure: how its "
+        "kernels differ from their prices, alone or beside runs",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("calibration.yaml"),
+        help="where to write the calibration (default calibration.yaml)",
+    )
+    return parser

@@ -235,7 +235,32 @@ def main(
     collectives: TorchCollectives | None = None,
 ) -> int:
     """Run the command. Devices stand in for the machine's own."""
-    parser = command_parser("measure")
+    parser = command_parser(
+        "measure",
+        "Measure this machine for one job: kernels of its shapes, those that take most of the "
+        "step first, memory bandwidth, what a launch costs the host, kernels beside "
+        "communication (needs nvcc), and under torchrun collectives over one node up to all. "
+        "One file, for simulator.measured_kernels= and cluster.measured_collectives=. What is in "
+        "it is not measured again, so a stopped run goes on.",
+        "trainscout measure model=llama3_8b cluster=h100_64 recipe.tp=2 --output h100.json\n"
+        "torchrun --nproc-per-node 8 --nnodes 4 ... -m trainscout measure model=llama3_8b \\\n"
+        "    cluster=h100_64 --output h100.json\n"
+        "trainscout measure --traces traces --output h100.json     # what a script launched\n"
+        "trainscout measure model=llama3_8b cluster=h100_64 --output tried.json --device cpu",
+        usage="SETTING=VALUE ... | --traces DIR --output FILE [options]",
+    )
+    parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE", help="the job's")
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        action="append",
+        metavar="DIR|FILE",
+        help="kernels of these traces of trainscout run instead of a job's; may be repeated",
+    )
+    parser.add_argument("--output", required=True, type=Path, help="JSON file to write or go on")
+    parser.add_argument("--budget-s", type=float, default=300.0, help="stop after this (300)")
+    parser.add_argument("--config-dir", type=Path, help="folder of your own declarations")
+    parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command")
     options = parser.parse_args(arguments)
     require_positive("--budget-s", options.budget_s, allow_zero=True)
     if options.traces and options.settings:

@@ -206,7 +206,26 @@ def _text(spreads: dict[str, Spread], found: Sequence[Evidence], files: Sequence
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("memory")
-    parser.set_defaults(runs=[PUBLISHED_RUNS, SWEPT_RUNS], failed=FAILED_LAYOUTS)
+    parser = command_parser(
+        "memory",
+        "Fit how far off predicted memory is, by software, to runs that ran and layouts that "
+        "failed; print the band of each, its publication left out.",
+        "trainscout memory                         # the published rows\n"
+        "trainscout memory ours.csv --output spread.yaml",
+        "0 done; 1 an internal failure; 2 wrong input",
+    )
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="*",
+        default=[PUBLISHED_RUNS, SWEPT_RUNS],
+        help="CSVs of measured runs as for trainscout validate; default: those that ship",
+    )
+    parser.add_argument(
+        "--failed",
+        type=Path,
+        default=FAILED_LAYOUTS,
+        help="CSV of layouts that failed, with the same columns; default: those that ship",
+    )
     add_output(parser, SPREAD)
     return parser

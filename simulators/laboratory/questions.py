@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import joblib
 
@@ -59,8 +60,33 @@ def _chosen(options: argparse.Namespace) -> tuple[tuple[PublishedQuestion, ...],
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("questions")
+    parser = command_parser(
+        "questions",
+        "Search every question that published runs answer (model, GPU, count, batch, sequence, "
+        "precision), and say whether what was measured is among the recipes, whether memory cuts "
+        "it, and how our best compares with the fastest measured run.",
+        "trainscout questions                           # the most telling, some minutes\n"
+        "trainscout questions --only 405b --only gpt3   # names that hold one of these\n"
+        "trainscout questions --json answers.json      # with all that each answer has",
+        "0 done; 1 an internal failure; 2 wrong input",
+    )
     add_runs(parser)
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="every question; without it one of each model, GPU and precision class, and no more "
+        "than three of a publication on GPUs of one architecture",
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="questions so named (repeat)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=-1, help="processes (default -1: one a core)"
+    )
+    parser.add_argument(
+        "--json", type=Path, help="write the summary and every answer to this file"
+    )
+    parser.add_argument("--page", type=Path, help="write the page of the documentation")
     return parser
 
 

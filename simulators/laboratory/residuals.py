@@ -131,6 +131,11 @@ def _format_coverage(found: Coverage, output: Path) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("residuals")
+    parser = command_parser(
+        "residuals",
+        "Predict the published runs and those of blind tests, and write the table that error "
+        "bars come from.",
+        "trainscout residuals\ntrainscout residuals --output residuals.csv",
+    )
     add_output(parser, RESIDUALS)
     return parser

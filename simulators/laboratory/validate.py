@@ -112,6 +112,29 @@ def _grades(text: str) -> tuple[str, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("validate")
+    parser = command_parser(
+        "validate",
+        "Predict measured training runs and report the errors.",
+        "trainscout validate                         # the published rows\n"
+        "trainscout validate ours.csv --html ours.html --json ours.json",
+        "0 done; 1 nothing could be predicted, or an internal failure; 2 wrong input",
+    )
     add_runs(parser)
+    parser.add_argument("--json", type=Path, help="write summaries and every row to this file")
+    parser.add_argument("--html", type=Path, help="write a page to browse, without any server")
+    parser.add_argument(
+        "--quality",
+        default="A,B",
+        help="grades that enter the summaries (default A,B; other rows are listed only)",
+    )
+    parser.add_argument("--simulator", default="replay", help="which simulator predicts")
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="corrections of trainscout calibrate"
+    )
+    parser.add_argument(
+        "--measured-collectives",
+        type=Path,
+        metavar="FILE",
+        help="collectives measured on the cluster of the rows (columns: docs/collectives.md)",
+    )
     return parser

@@ -44,7 +44,20 @@ STORES = ("mlflow.db", "outputs", "multirun", "plans")
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command: 0, or 1 when a self-test fails."""
-    parser = command_parser("doctor")
+    parser = command_parser(
+        "doctor",
+        "What is installed and what for, what is kept in caches and stores, and a self-test of a "
+        "few seconds. On a GPU node, what its GPUs, NVLink and network cards are, as nvidia-smi "
+        "and ibstat say; --cluster writes that as a cluster to search on.",
+        "trainscout doctor\n"
+        "trainscout doctor --cluster mine/cluster/ours.yaml\n"
+        "trainscout optimize --config-dir mine cluster=ours cluster.num_nodes=16",
+        "0 all works; 1 a self-test failed, or an internal failure; 2 wrong input",
+        usage="[--cluster FILE]",
+    )
+    parser.add_argument(
+        "--cluster", type=Path, metavar="FILE", help="write this node as a cluster"
+    )
     options = parser.parse_args(arguments)
     machine = this_machine()
     if options.cluster is not None:

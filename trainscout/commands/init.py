@@ -14,7 +14,16 @@ _TEMPLATES = Path(__file__).parents[1] / "templates"
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    parser = command_parser("init")
+    parser = command_parser(
+        "init",
+        "Write a model and a cluster to start from: commented YAML files in a folder of yours, "
+        "MODEL and CLUSTER below. Nothing is asked, no file is replaced.",
+        "trainscout init\n"
+        "trainscout init ours --name our_30b\n"
+        "trainscout optimize --config-dir mine model=ours cluster=ours",
+    )
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("mine"), metavar="FOLDER")
+    parser.add_argument("--name", default="ours", help="of both files (ours)")
     options = parser.parse_args(arguments)
     if not options.name.replace("_", "").replace("-", "").isalnum():
         raise InputError("--name", options.name, "is no name", "letters, digits, _ and -")

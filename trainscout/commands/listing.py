@@ -35,7 +35,16 @@ def kinds() -> dict[str, str]:
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     known = kinds()
-    parser = command_parser("list")
+    parser = command_parser(
+        "list",
+        "List what can be chosen by name: models, GPUs, clusters, spaces, searches and so on; of "
+        "models, GPUs, clusters and frameworks also what predictions rest on: fitted kernels and "
+        "links, and how many published runs error bars come from.",
+        "trainscout list                     # what there is to list\n"
+        "trainscout list models\n"
+        "trainscout list clusters --config-dir ours --json",
+        usage="[KIND] [--config-dir DIR] [--json]",
+    )
     parser.add_argument("kind", nargs="?", metavar="{" + ",".join(known) + "}")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own, too")
     parser.add_argument("--json", action="store_true", help="names and descriptions as JSON")

@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
@@ -38,10 +39,59 @@ HOSTS = ("declared", "traced")
 _TRIAL_TIMEOUT_S = 1800.0
 
 
+def _parser() -> argparse.ArgumentParser:
+    made = command_parser(
+        "tune",
+        "Search over the settings of your own training script. Each launch runs unmodified on "
+        "virtual GPUs, as the ranks that stand for the whole job, and is replayed on the cluster."
+        "\n\n"
+        "{name} among the script's arguments is where a knob goes; the knob file says what it may "
+        "be (docs/howto/tune-a-script.md).",
+        """
+# knobs by argument
+trainscout tune --space knobs.yaml --world-size 64 --cluster h100_64 -- \\
+    train.py --tp {tp} --pp {pp} --mbs {micro_batch}
+# go on where it was interrupted
+trainscout tune --resume --space knobs.yaml --world-size 64 --cluster h100_64 -- \\
+    train.py --tp {tp} --pp {pp} --mbs {micro_batch}
+""",
+        "0 done; 1 no launch runs and fits; 2 wrong input; 5 the answer was shown, but not all of "
+        "it could be written",
+        "--space FILE --world-size N --cluster NAME [options] -- SCRIPT ARGS {knob}",
+    )
+    add = made.add_argument
+    add("--space", type=Path, required=True, metavar="FILE", help="knobs and what they may be")
+    add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
+    add("--cluster", required=True, metavar="NAME", help="one of conf/cluster, or a YAML file")
+    add("--gpu", metavar="NAME", help="one of conf/gpu instead of the cluster's")
+    add("--framework", metavar="NAME", help="one of conf/framework: its host times, allocator")
+    add("--host", choices=HOSTS, default="declared", help="what host work costs")
+    add("--rank", default="auto", metavar="R[,R...]", help="ranks to run (default: found)")
+    add("--steps", type=int, default=2, metavar="N", help="optimizer steps to run (default 2)")
+    add("--preload", default="", metavar="MODULE[,MODULE]", help="modules that ranks share")
+    add("--search", default="cmaes", choices=[*SAMPLERS], help="what proposes (default cmaes)")
+    add("--trials", type=int, metavar="N", help="launches at most (default: until it stands)")
+    add(
+        "--patience",
+        type=int,
+        default=20,
+        metavar="N",
+        help="end when the five best stay for so many launches that fit (default 20; 0: never)",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="same seed, same answer (default 0)")
+    add("--executor", default="loky", choices=[*EXECUTORS], help="who runs launches")
+    add("--jobs", type=int, default=-1, metavar="N", help="launches at a time (default: cores)")
+    add("--output", type=Path, default=Path("tune"), metavar="DIR", help="results (default tune)")
+    add("--resume", action="store_true", help="go on with the search in --output")
+    add("--tracking", metavar="URI", help="an MLflow store, or none (default sqlite:///mlflow.db)")
+    add("--json", action="store_true", help="show the best launches as JSON")
+    add("script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS")
+    return made
+
+
 def main(arguments: Sequence[str]) -> int:
     """Search, show, and leave the results in a folder; the exit code."""
-    choices = {"host": HOSTS, "search": SAMPLERS, "executor": EXECUTORS}
-    args = command_parser("tune", **choices).parse_args(arguments)
+    args = _parser().parse_args(arguments)
     _check(args)
     words = checked_script(args.script)
     # These load Optuna, numba and what prices are made of.

@@ -189,7 +189,11 @@ def _percent(value: float) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("calibrate evidence")
+    parser = command_parser(
+        "calibrate evidence",
+        "Learn from published runs what calibrations start from, and write what they are worth.",
+        "trainscout calibrate evidence",
+    )
     add_runs(parser)
     parser.add_argument(
         "--docs", type=Path, default=Path("docs"), help=f"where to write {_PAGE} (default docs)"

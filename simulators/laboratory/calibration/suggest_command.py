@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ _MOST_CANDIDATES = 200
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    options = command_parser("calibrate suggest").parse_args(arguments)
+    options = _parser().parse_args(arguments)
     if options.runs < 1:
         raise InputError("--runs", options.runs, "is no number of runs", "1 or more")
     known = None if options.calibration is None else read_calibration(options.calibration)
@@ -178,3 +179,18 @@ def _report(
         f"without starting up, and are expected to make the step {gain:.2%} shorter."
     )
     return Group(table, Text(lines))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "calibrate suggest",
+        "Say which recipes of a search to measure, so that the choice of the best gains most.",
+        "trainscout optimize model=llama3_8b cluster=h100_64 search.top_k=40 hydra.run.dir=out\n"
+        "trainscout calibrate suggest out --runs 3",
+    )
+    parser.add_argument("search", type=Path, help="the directory of a search")
+    parser.add_argument("--runs", type=int, default=3, help="how many (default 3)")
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="what earlier runs have said"
+    )
+    return parser

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -13,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.reports.wording import format_seconds
-from trainscout.simulators.laboratory.calibrate import measured_runs
+from trainscout.simulators.laboratory.calibrate import add_sources, measured_runs
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.terminal import plain_table, show
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
@@ -22,6 +24,7 @@ from trainscout.simulators.predictor.uncertainty.factors import SHARES
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 from trainscout.simulators.predictor.uncertainty.posterior import Vector
 
+from .logs import RECENT
 from .runs import MeasuredRun
 
 Bar = tuple[float, float]
@@ -77,7 +80,7 @@ _LEAST_PROBABLE = 0.1
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command: 0 when all runs are inside their error bars, 1 when one is not."""
-    options = command_parser("calibrate watch").parse_args(arguments)
+    options = _parser().parse_args(arguments)
     known = None if options.calibration is None else read_calibration(options.calibration)
     runs, _, notes = measured_runs(options, recent=True)
     if known is not None:
@@ -130,3 +133,21 @@ def _explained(
             cause = f": {CAUSES[each.name]}" if each.factor > 1 else ""
             lines.append(f"  {what} x {sure}{cause}")
     return lines
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "calibrate watch",
+        "Say whether runs are as they are expected, and what has moved where they are not: for a "
+        f"scheduled job. Of logs the last {RECENT} steps count.",
+        "trainscout calibrate watch ours.csv --calibration calibration.yaml\n"
+        "trainscout calibrate watch --from-log train.log --given launch.sh \\\n"
+        "    --set cluster=h100_64 --calibration calibration.yaml",
+        "0 all runs are inside their error bars; 1 one is not, or an internal failure; 2 wrong "
+        "input",
+    )
+    add_sources(parser)
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="what runs were like before"
+    )
+    return parser

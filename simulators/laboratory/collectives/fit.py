@@ -298,7 +298,15 @@ def _text(document: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    parser = command_parser("collectives fit")
+    parser = command_parser(
+        "collectives fit",
+        "Fit the coefficients that price NCCL's collectives to nccl-tests results.",
+        "trainscout collectives fit results.csv       # shows what --output writes\n"
+        "trainscout collectives fit results.csv --output conf/transport",
+    )
+    parser.add_argument("results", type=Path, help="CSV of nccl-tests rows")
+    parser.add_argument("--output", type=Path, help="folder of transports to write; default: show")
+    parser.add_argument("--errors", type=Path, help="file to write the averaged errors to")
     options = parser.parse_args(arguments)
     if options.output is not None:
         for name in TRANSPORTS:

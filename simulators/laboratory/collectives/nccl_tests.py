@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 from collections import defaultdict
@@ -48,7 +49,7 @@ class Timed:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    options = command_parser("collectives read").parse_args(arguments)
+    options = _parser().parse_args(arguments)
     check_output("--output", options.output, options.outputs)
     if options.nodes is not None:
         require_positive("--nodes", options.nodes)
@@ -188,3 +189,21 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             yield from enumerate(file, 1)
     except OSError as error:
         raise InputError("outputs", path, f"cannot be read: {error.strerror}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "collectives read",
+        "Make a table of measured collectives out of the output of nccl-tests: all_reduce_perf, "
+        "all_gather_perf, reduce_scatter_perf and alltoall_perf, over any number of whole nodes.",
+        "trainscout collectives read nccl-*.txt --output ours.csv\n"
+        "trainscout collectives read all_reduce.txt --nodes 4 --output ours.csv\n"
+        "trainscout optimize model=llama3_8b cluster=h100_64 \\\n"
+        "    cluster.measured_collectives=ours.csv",
+    )
+    parser.add_argument("outputs", type=Path, nargs="+", help="what the tests printed")
+    parser.add_argument("--output", type=Path, required=True, help="where to write the table")
+    parser.add_argument(
+        "--nodes", type=int, help="how many nodes ran them, where outputs list no ranks"
+    )
+    return parser

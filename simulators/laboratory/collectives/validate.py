@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,14 @@ def _cell(outcome: Outcome) -> tuple[str, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    parser = command_parser("collectives validate")
+    parser = command_parser(
+        "collectives validate",
+        "Hold the prices of collectives against measured ones, and NCCL's own model.",
+        "trainscout collectives validate results.csv\n"
+        "trainscout collectives validate results.csv --json errors.json",
+    )
+    parser.add_argument("table", type=Path, help="CSV of measured collectives")
+    parser.add_argument("--json", type=Path, help="where to write the report")
     options = parser.parse_args(arguments)
     check_output("--json", options.json, [options.table])
     measurements, skipped = read_table(options.table)

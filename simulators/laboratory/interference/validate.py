@@ -8,6 +8,7 @@ whatever runs, which is the least that a model must beat.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,17 @@ def _shown(slowdown: float | None) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    parser = command_parser("interference validate")
+    parser = command_parser(
+        "interference validate",
+        "Hold predicted slowdowns of kernels and communication against measured ones: by class of "
+        "kernel, GPU and source.",
+        "trainscout interference validate slowdowns_h200.csv           # shows the errors\n"
+        "trainscout interference validate overlap_slowdown.csv more.csv \\\n"
+        "    --output simulators/laboratory/interference/overlap_errors.yaml",
+    )
+    parser.add_argument("tables", nargs="+", type=Path, help="CSV files of measured slowdowns")
+    parser.add_argument("--gpus", type=Path, help="folder of GPU declarations")
+    parser.add_argument("--output", type=Path, help="file to write the errors to")
     options = parser.parse_args(arguments)
     check_output("--output", options.output, options.tables)
     gpus = declared_gpus(options.gpus)

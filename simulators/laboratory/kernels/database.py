@@ -41,7 +41,14 @@ Row = dict[str, Any]
 
 def listing(arguments: Sequence[str]) -> int:
     """``trainscout kernels list``."""
-    parser = command_parser("kernels list")
+    parser = command_parser(
+        "kernels list",
+        "List what tables of measured kernels hold: by GPU and class, where each row came from, "
+        "how many of its kernels can be used, and how many were timed hot.",
+        "trainscout kernels list measured/*.csv\ntrainscout kernels list kernels.json --json",
+    )
+    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE")
+    parser.add_argument("--json", action="store_true", help="as one JSON list")
     options = parser.parse_args(arguments)
     found = contents([(path, *each) for path in options.tables for each in read_tables(path)])
     if options.json:
@@ -83,7 +90,15 @@ def _column(rows: pd.DataFrame, name: str) -> pd.Series[str]:
 
 def add(arguments: Sequence[str]) -> int:
     """``trainscout kernels add``."""
-    parser = command_parser("kernels add")
+    parser = command_parser(
+        "kernels add",
+        "Add tables of measured kernels to a database: rows that are there already are not added "
+        "again, and each says which file it came from.",
+        "trainscout kernels add measured/h100/*.csv --to ours.json\n"
+        "trainscout kernels add compared/measured_kernels/*.csv h100.json --to ours.json",
+    )
+    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE")
+    parser.add_argument("--to", required=True, type=Path, metavar="FILE", help="the database")
     options = parser.parse_args(arguments)
     check_output("--to", options.to, options.tables)
     content: Row = {"format": FORMAT, "version": VERSION}
@@ -123,7 +138,15 @@ def _identity(row: Mapping[str, Any]) -> str:
 
 def export(arguments: Sequence[str]) -> int:
     """``trainscout kernels export``."""
-    parser = command_parser("kernels export")
+    parser = command_parser(
+        "kernels export",
+        "Write the tables of a database as CSV files, one a class, of one GPU or of all.",
+        "trainscout kernels export ours.json --output tables\n"
+        "trainscout kernels export ours.json --output tables --gpu h100",
+    )
+    parser.add_argument("database", type=Path, metavar="FILE")
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--gpu", metavar="NAME", help="declared GPU whose rows are written")
     options = parser.parse_args(arguments)
     tables = _of_gpu(options, read_measurements("database", options.database).get("kernels"))
     make_folder("--output", options.output)

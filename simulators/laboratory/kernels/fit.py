@@ -16,6 +16,7 @@ attention) are printed and written beside the coefficients, with the command and
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import shlex
 import sys
@@ -277,6 +278,27 @@ def merge(content: dict[str, Any], gpu: Gpu, section: str, precision: str, part:
     content.setdefault(section, {})[precision] = part
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = command_parser(
+        "kernels fit",
+        "Fit the coefficients that price kernels to measured times, GPU by GPU.",
+        "trainscout kernels fit measured/h200/*.csv     # shows the YAML\n"
+        "trainscout kernels fit gemm.csv.gz --where gpu=H200-SXM-141GB \\\n"
+        "    --source 'our own, 2026' --output simulators/predictor/kernels/fitted",
+    )
+    options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
+    options.add_argument("--where", action="append", default=[], help="column=value[,value]")
+    options.add_argument("--source", default="", help="who measured the rows, and how")
+    options.add_argument("--gpus", type=Path, help="folder of GPU declarations")
+    options.add_argument("--serve", help="declared GPU the coefficients are for, if not the rows'")
+    options.add_argument(
+        "--one-state", action="store_true", help="fit bursts and long runs of products alike"
+    )
+    options.add_argument("--output", type=Path, help="folder of fitted files to add to")
+    return options
+
+
 def main(arguments: Sequence[str]) -> int:
     """Fit every section the tables hold; write them, or print them without ``--output``.
 
@@ -284,7 +306,7 @@ def main(arguments: Sequence[str]) -> int:
         InputError: for an unusable table or condition, when nothing could be fitted, or for a
             folder that cannot be written.
     """
-    options = command_parser("kernels fit").parse_args(arguments)
+    options = parser().parse_args(arguments)
     gpus = declared_gpus(options.gpus)
     if options.serve is not None and options.serve not in gpus:
         raise InputError("--serve", options.serve, "is not declared", sorted(gpus))

@@ -9,6 +9,7 @@ fractions of the measured time.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,6 +87,20 @@ def summaries(rows: pd.DataFrame) -> dict[str, Any]:
     return report
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = command_parser(
+        "kernels validate",
+        "Hold the prices of kernels against measured times, by class and GPU.",
+        "trainscout kernels validate measured/h200/*.csv --json kernels.json\n"
+        "trainscout kernels validate measured/own/*.csv --gpus our_gpus",
+    )
+    options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
+    options.add_argument("--json", type=Path, help="write summaries and every row here")
+    options.add_argument("--gpus", type=Path, help="folder of GPU declarations")
+    return options
+
+
 def main(arguments: Sequence[str]) -> int:
     """Predict every row, print the summary by class and GPU, write the JSON file.
 
@@ -93,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
         InputError: for tables that cannot be read or hold no rows, or an output that cannot be
             written.
     """
-    options = command_parser("kernels validate").parse_args(arguments)
+    options = parser().parse_args(arguments)
     check_output("--json", options.json, options.tables)
     gpus = declared_gpus(options.gpus)
     rows = predicted_rows(options.tables, gpus)

@@ -15,8 +15,7 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -38,12 +37,6 @@ IMPOSSIBLE_LAUNCHES = 4
 DEBUG = {"debug=true", "--debug"}
 """What asks for tracebacks."""
 _WIDTH = 96
-_TYPES: dict[str, Callable[[str], object]] = {
-    "path": Path,
-    "int": int,
-    "float": float,
-    "names": lambda text: tuple(filter(None, text.split(","))),
-}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -54,31 +47,30 @@ class _Parser(argparse.ArgumentParser):
         return what + super().format_help().replace(what, "", 1)
 
 
-def command_parser(name: str, **choices: Iterable[str]) -> argparse.ArgumentParser:
-    """The parser of what is typed after ``trainscout``, as ``commands.yaml`` has it: its help
-    begins with what the command does and how it is used. ``choices``: those of its options that
-    code knows."""
-    # Ranks of scripts import this module, too, and show no help.
-    from trainscout.simulators.predictor.io.yaml_files import read_yaml
+def command_parser(
+    name: str,
+    what: str,
+    examples: str,
+    exit_codes: str = "0 done; 1 an internal failure; 2 wrong input",
+    usage: str | None = None,
+) -> argparse.ArgumentParser:
+    """A parser whose help begins with what the command does and how it is used.
 
-    said = read_yaml(Path(__file__).with_name("commands.yaml"))[name]
-    examples = textwrap.indent(said["examples"].strip(), "  ")
-    exit_codes = said.get("exit_codes", "0 done; 1 an internal failure; 2 wrong input")
+    Args:
+        name: what is typed after ``trainscout``.
+        what: paragraphs, parted by empty lines.
+        examples: whole commands, a line each (or more, with backslashes).
+        exit_codes: what they say, but for 130 (interrupted), which all commands share.
+        usage: what may follow ``name``, where a list of all options would say less.
+    """
     parser = _Parser(
         prog=f"trainscout {name}",
-        usage=f"trainscout {name} {said['usage']}" if "usage" in said else None,
-        description=f"{_filled(said['what'])}\n\nexamples:\n{examples}",
+        usage=None if usage is None else f"trainscout {name} {usage}",
+        description=f"{_filled(what)}\n\nexamples:\n{textwrap.indent(examples.strip(), '  ')}",
         epilog=_filled(f"exit codes: {exit_codes}; 130 interrupted"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--debug", action="store_true", help="show where a failure happened")
-    options = said.get("options", {}) | said.get("more_options", {})
-    for flags, option in options.items():
-        if "type" in option:
-            option["type"] = _TYPES[option["type"]]
-        made = parser.add_argument(*flags.split(), **option)
-        if made.dest in choices:
-            made.choices = [*choices[made.dest]]
     return parser
 
 

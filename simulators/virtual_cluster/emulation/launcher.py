@@ -48,8 +48,76 @@ _STARTER_MODULES = (
 )
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = command_parser(
+        "run",
+        "Run a training script unmodified as one or several ranks of a job on virtual GPUs, and "
+        "write what each rank does as a trace.\n\nLosses and other values that nobody could know "
+        "without computing are inventions: they mean nothing.",
+        """
+# rank 37 of a job of 96 GPUs
+trainscout run --world-size 96 --rank 37 --gpu h800 -- \\
+    pretrain_gpt.py --tensor-model-parallel-size 8 ...
+# the first rank of each of four stages, two at a time, traces into traces/
+trainscout run --world-size 96 --rank 0,24,48,72 --jobs 2 --output traces -- pretrain_gpt.py ...
+# the ranks that stand for all others, found by setting two ranks up
+trainscout run --world-size 16384 --rank auto -- pretrain_gpt.py ...
+# a module
+trainscout run --world-size 16 --rank 0 -- -m torchtitan.train ...
+""",
+        "0 ran; 1 the script failed; 2 wrong input; 3 the script does what virtual GPUs do not; "
+        "4 launches that cannot be right: a trace, or several together, break an invariant",
+        "--world-size N [options] -- SCRIPT ARGS",
+    )
+    add = made.add_argument
+    add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
+    ranks = "ranks to run (default 0); 8-11 is a range, auto those that stand for all"
+    add("--rank", default="0", metavar="R[,R...]", help=ranks)
+    add("--local-world-size", type=int, default=8, metavar="N", help="GPUs of a node (default 8)")
+    add("--gpu", default="h800", metavar="NAME", help="a GPU in conf/gpu (default h800)")
+    add("--output", type=Path, metavar="DIR", help="folder for the traces (default traces)")
+    add("--trace", type=Path, metavar="FILE", help="file for the trace of a single rank")
+    add("--steps", type=int, metavar="N", help="end the script after so many optimizer steps")
+    add("--jobs", type=int, default=1, metavar="N", help="ranks run at the same time (default 1)")
+    add("--no-check", action="store_true", help="accept traces that break an invariant")
+    add("--strict", action="store_true", help="exit 4 for what may be wrong, not only for what is")
+    payloads = "keep small messages here, so that ranks run later receive what others sent"
+    add("--payloads", type=Path, metavar="DIR", help=payloads)
+    add(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="then time every distinct kernel on this machine's GPU, as trainscout measure does",
+    )
+    add_script(made)
+    return made
+
+
+def add_script(parser: argparse.ArgumentParser) -> None:
+    """The options of the script and of what it finds, of every command that runs one."""
+    add = parser.add_argument
+    add("--memory-gib", type=float, metavar="GIB", help="device memory, if not the GPU's own")
+    add(
+        "--moe-imbalance",
+        default="",
+        metavar="TEXT",
+        help="how tokens spread over experts, e.g. "
+        "num_experts=64,hot_ratio=0.125,hot_weight=0.5 (default: evenly)",
+    )
+    hidden = "emulated packages the script shall not find: transformer_engine, apex, ..."
+    add("--without", type=_names, default=(), metavar="NAME[,NAME]", help=hidden)
+    shared = "modules to import once, before ranks are forked (transformers, megatron.core)"
+    add("--preload", type=_names, default=(), metavar="MODULE[,MODULE]", help=shared)
+    add("script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
 def script_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """Fields of ``RankOptions`` from the options that all commands of scripts have.
+    """Fields of ``RankOptions`` from the options of ``add_script``.
 
     Raises:
         InputError: for those that cannot be.
@@ -93,7 +161,7 @@ def checked_script(words: Sequence[str]) -> tuple[str, ...]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the ranks and check what they do together; the first exit code that is not 0."""
-    args = command_parser("run").parse_args(arguments)
+    args = parser().parse_args(arguments)
     check_platform()
     if args.rank == AUTO:
         _check(args, [_options(args, 0)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
@@ -23,7 +24,7 @@ NETWORKS = ("whitebox", "flow")
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    run(command_parser("trace replay", host=HOSTS).parse_args(arguments))
+    run(_parser().parse_args(arguments))
     return OK
 
 
@@ -88,3 +89,69 @@ def run(options: argparse.Namespace) -> None:
         counters = {rank.rank: memory_counters(rank) for rank in step.ranks}
         write_perfetto(options.perfetto, played, times, "--perfetto", counters)
     show(report(step))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "trace replay",
+        "Predict a step from the traces of a job's ranks (all of them, or one of each kind): step "
+        "time, where it goes, memory, and how sure that is.",
+        """
+# the traces in traces/ on the cluster they were made for
+trainscout trace replay traces --cluster h800_96
+# on other GPUs, with the host times declared for Megatron-Core, and a timeline to look at
+trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
+    --host declared --perfetto step.json.gz
+""",
+    )
+    parser.add_argument("traces", type=Path, help="folder of traces")
+    parser.add_argument(
+        "--cluster", required=True, metavar="NAME", help="one of conf/cluster, or a YAML file"
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="one of conf/gpu instead of the cluster's")
+    parser.add_argument(
+        "--framework", metavar="NAME", help="one of conf/framework: its host times and allocator"
+    )
+    parser.add_argument(
+        "--host",
+        choices=HOSTS,
+        default="traced",
+        help="what the host takes: the script's CPU seconds in the traces (default), or as the "
+        "framework declares",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="of trainscout.simulators.laboratory.calibrate",
+    )
+    parser.add_argument(
+        "--rules",
+        type=Path,
+        metavar="FILE",
+        help="Python with a function edges(operations): dependencies of your own",
+    )
+    parser.add_argument(
+        "--network",
+        default="whitebox",
+        help="whitebox, each transfer alone at its price (default); flow, transfers share links",
+    )
+    parser.add_argument(
+        "--topology",
+        metavar="NAME",
+        help="switches of --network flow, in conf/topology (default rail_optimised)",
+    )
+    parser.add_argument(
+        "--measured-kernels", type=Path, metavar="PATH", help="your own table of kernels"
+    )
+    parser.add_argument(
+        "--alloc-conf", metavar="TEXT", help="as PYTORCH_CUDA_ALLOC_CONF, for the memory"
+    )
+    parser.add_argument(
+        "--model-flops", type=float, metavar="FLOP", help="of one step of the job, for the MFU"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the prediction here")
+    parser.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="write a timeline for Perfetto here"
+    )
+    return parser

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainscout.conf.catalogue import load_catalogue
@@ -22,7 +23,7 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.emulation.launcher import script_fields
+from trainscout.simulators.virtual_cluster.emulation.launcher import add_script, script_fields
 from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
 from trainscout.simulators.virtual_cluster.traces.collate.probe import parse_ranks
@@ -38,9 +39,77 @@ NETWORKS = ("whitebox", "flow")
 HOSTS = ("cpu", "declared")
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = command_parser(
+        "live",
+        "Run a training script unmodified, as several ranks of a job on virtual GPUs whose clocks "
+        "are those of a simulated cluster.\n\nThe script's clocks read simulated time, so the "
+        "step times, tokens/s and MFU that it prints are those of the simulated job. Losses and "
+        "other values nobody could know without computing are inventions: they mean nothing.",
+        """
+# all eight ranks of a small job
+trainscout live --world-size 8 --gpu h800 --cluster h800_96 -- train.py
+# the first rank of each of four stages, standing for 96, transfers sharing links
+trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
+    pretrain_gpt.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 ...
+""",
+        "0 ran; 1 the script failed, or fell silent (--timeout); 2 wrong input; 3 the script does "
+        "what virtual GPUs do not; 4 ranks wait for each other for ever, or disagree",
+        "--world-size N [options] -- SCRIPT ARGS",
+    )
+    add = made.add_argument
+    add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
+    add(
+        "--ranks",
+        metavar="R[,R...]",
+        help="ranks to run; every other acts like the one of its block, where equal blocks have "
+        "one each, or like the nearest below (8-11 is a range)",
+    )
+    add("--all", action="store_true", help="run every rank")
+    add("--gpu", metavar="NAME", help="a GPU in conf/gpu (default: the cluster's)")
+    add(
+        "--cluster",
+        metavar="NAME",
+        help="one of conf/cluster, or a YAML file; the job fills as much as it needs "
+        "(default: the servers in which --gpu usually comes, or h800_96)",
+    )
+    add("--framework", metavar="NAME", help="whose host times --host declared takes")
+    add(
+        "--host",
+        default="declared",
+        help="what the host takes: declared, the framework's times, the same in every run "
+        "(default); cpu, this machine's CPU time, the emulator's share included, and the "
+        "driver's for each launch",
+    )
+    add(
+        "--network",
+        default="whitebox",
+        help="whitebox, each transfer alone at its price (default); flow, transfers share links",
+    )
+    add(
+        "--topology",
+        default="rail_optimised",
+        metavar="NAME",
+        help="switches of --network flow, in conf/topology (default rail_optimised)",
+    )
+    add("--cores", type=int, metavar="N", help="ranks that run at a time (default: all cores)")
+    add(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="end when no message has come from a rank for so long, in wall seconds (default 600)",
+    )
+    add("--perfetto", type=Path, metavar="FILE", help="write the timeline for Perfetto")
+    add("--traces", type=Path, metavar="DIR", help="write each rank's trace")
+    add_script(made)
+    return made
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the ranks live; the exit code."""
-    args = command_parser("live").parse_args(arguments)
+    args = parser().parse_args(arguments)
     check_platform()
     # A shell that starts commands in the background has them ignore interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)

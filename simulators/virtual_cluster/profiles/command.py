@@ -27,7 +27,34 @@ from .observed import gpu_of, kept_files, observed_classes, observed_record, wri
 
 def main(arguments: Sequence[str]) -> int:
     """``trainscout trace kineto``."""
-    parser = command_parser("trace kineto")
+    parser = command_parser(
+        "trace kineto",
+        "Show time by class of a profile of a real GPU, beside the prices of the very shapes that "
+        "it recorded, and beside a replay's prediction if there is one. To compare with a recipe: "
+        "trainscout explain profile.file=.",
+        "trainscout trace kineto profile.json.gz\n"
+        "trainscout trace kineto profile.json.gz --output measured/run7\n"
+        "trainscout trace kineto profile.json.gz --predicted step.json.gz --rank 0",
+    )
+    parser.add_argument("profile", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--predicted",
+        type=Path,
+        metavar="FILE",
+        help="compare with this Perfetto file of a replay",
+    )
+    parser.add_argument(
+        "--rank", type=int, default=0, metavar="R", help="the rank in it (default 0)"
+    )
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="declared GPU to price for (default: the one it names)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="write measured_kernels/ and observed_factors.json",
+    )
     options = parser.parse_args(arguments)
     recorded = read_kineto(options.profile)
     times = measured_times(recorded)

@@ -7,13 +7,56 @@ import math
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
 
-from .tensors import FREE, Lowered, elements, in_place, moved, names, on_device, short_name
+from .tensors import FREE, Lowered, elements, in_place, moved, on_device, short_name
 
 RULE = "elementwise"
 UNKNOWN_RULE = "unknown"
 UNVECTORISED_BYTES = 10
 
-NAMES = names("elementwise")
+# Names as in ``aten``; the in-place forms (a trailing underscore) are meant too.
+_WORDS = """
+    __and__ __iand__ __ior__ __lshift__ __or__ __rshift__ __xor__ abs acos acosh add addcdiv
+    addcmul and angle asin asinh atan atan2 atanh bernoulli bitwise_and bitwise_left_shift
+    bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp clamp_max clamp_min clip
+    complex conj_physical copysign cos cosh deg2rad digamma div divide eq erf erfc erfinv exp
+    exp2 expm1 float_power floor floor_divide fmax fmin fmod frac ge greater gt heaviside hypot
+    i0 igamma isclose isfinite isinf isnan isneginf isposinf ldexp le lerp less lgamma log
+    log10 log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit
+    lt masked_fill maximum minimum mul multiply nan_to_num ne neg nextafter not_equal polar
+    polygamma positive pow rad2deg reciprocal remainder round rsqrt rsub sgn sigmoid sign
+    signbit sin sinc sinh sqrt square sub subtract tan tanh tril triu true_divide trunc where
+    xlogy
+
+    _prelu_kernel _prelu_kernel_backward celu elu elu_backward gelu gelu_backward glu
+    glu_backward hardshrink hardshrink_backward hardsigmoid hardsigmoid_backward hardswish
+    hardswish_backward hardtanh hardtanh_backward leaky_relu leaky_relu_backward
+    log_sigmoid_backward log_sigmoid_forward logit_backward masked_scale
+    masked_scatter_backward mish mish_backward prelu relu relu6 rrelu rrelu_with_noise selu
+    sigmoid_backward silu silu_backward softplus softplus_backward softshrink
+    softshrink_backward tanh_backward threshold threshold_backward
+
+    binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
+    huber_loss huber_loss_backward kl_div l1_loss mse_loss mse_loss_backward smooth_l1_loss
+    smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward
+
+    _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
+    _adaptive_avg_pool3d_backward _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward
+    _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward adaptive_avg_pool1d
+    adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool2d_backward
+    affine_grid_generator avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d
+    avg_pool3d_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d
+    cudnn_grid_sampler cudnn_grid_sampler_backward
+    grid_sampler_3d_backward max_pool2d max_pool2d_backward max_pool2d_with_indices
+    max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward
+    reflection_pad1d reflection_pad2d reflection_pad2d_backward replication_pad1d
+    replication_pad2d replication_pad2d_backward upsample_bicubic2d upsample_bicubic2d_backward
+    upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d upsample_nearest1d
+    upsample_nearest2d upsample_nearest2d_backward upsample_nearest3d
+    upsample_nearest3d_backward upsample_trilinear3d upsample_trilinear3d_backward
+
+    _amp_update_scale slice_backward select_backward diagonal_backward unfold_backward
+"""
+NAMES = frozenset(_WORDS.split())
 # Of these, what computes so much of each element that memory does not set the pace alone.
 _ACTIVATIONS = frozenset(
     f"{name}{pass_}" for name in ("gelu", "glu", "mish", "silu") for pass_ in ("", "_backward")

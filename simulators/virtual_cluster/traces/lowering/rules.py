@@ -11,10 +11,25 @@ from trainscout.simulators.virtual_cluster.traces.vocabulary import NAMESPACE, t
 from . import attention, convolution, matmul, movement, normalisation
 from .movement import foreach, is_list_operation
 from .pointwise import NAMES, elementwise, unknown
-from .tensors import FREE, Lowered, base_name, names
+from .tensors import FREE, Lowered, base_name
 from .vendor import lower_vendor
 
-_FREE_NAMES = names("free")
+# Views, allocations, bookkeeping: no kernel.
+_FREE_WORDS = """
+    alias as_strided as_strided_ chunk detach detach_ diagonal empty empty_like empty_strided
+    empty_permuted empty_quantized new_empty new_empty_strided expand expand_as flatten
+    lift lift_fresh movedim narrow permute ravel real imag _conj _neg_view view_as_real
+    view_as_complex reshape _reshape_alias view_as resize_ resize_as_ select set_ slice split
+    split_with_sizes squeeze squeeze_ swapaxes t t_ transpose transpose_ unbind unflatten unfold
+    unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_ view _unsafe_view
+    _local_scalar_dense item is_nonzero is_pinned _pin_memory record_stream is_same_size size
+    stride numel dim storage_offset sym_size sym_stride sym_numel sym_storage_offset
+    is_contiguous _has_compatible_shallow_copy_type _assert_async _assert_scalar requires_grad_
+    _assert_tensor_metadata _lazy_clone
+    _version _efficientzerotensor sparse_dim dense_dim retain_grad is_floating_point
+    _nested_tensor_from_mask_left_aligned _fw_primal _make_dual _unpack_dual
+"""
+_FREE_NAMES = frozenset(_FREE_WORDS.split())
 # What these name reaches the trace as events of its own, or is no device operation.
 _FREE_NAMESPACES = frozenset({"prim", "c10d", "_c10d_functional", "_dtensor", "profiler"})
 

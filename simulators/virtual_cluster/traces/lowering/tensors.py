@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.priced import launches_of
 from trainscout.simulators.predictor.workload.ir import Kernel
@@ -36,12 +34,6 @@ class Lowered:
 
 
 FREE = Lowered((), "free")
-
-
-def names(kind: str) -> frozenset[str]:
-    """The operations of PyTorch that ``operations.yaml`` names as of a kind."""
-    words: str = read_yaml(Path(__file__).with_name("operations.yaml"))[kind]
-    return frozenset(words.split())
 
 
 # Bytes, precision and memory layout of traced tensors, and arguments by position.
