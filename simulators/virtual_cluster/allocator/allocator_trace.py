@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces import events
-from trainscout.simulators.virtual_cluster.traces.fused import storages_within_fusions
 
 from .allocator import Allocator, AllocatorSettings, Block, OutOfMemory
 
@@ -123,8 +122,6 @@ class _Player:
         self, trace_events: Sequence[events.Event], allocator: Allocator, clock: Clock | None
     ) -> None:
         self.allocator = allocator
-        # What only lives inside of a fused kernel takes no memory.
-        self.fused_away = storages_within_fusions(trace_events)
         self.clock = clock
         self.blocks: dict[int, Block | None] = {}
         self.stream_of: dict[int, int] = {}
@@ -145,8 +142,7 @@ class _Player:
 
     def alloc(self, index: int, event: events.Alloc) -> None:
         self.stream_of[event.storage] = event.stream
-        size = 0 if event.storage in self.fused_away else event.bytes
-        self.blocks[event.storage] = self.take(index, size, event.stream)
+        self.blocks[event.storage] = self.take(index, event.bytes, event.stream)
 
     def free(self, index: int, event: events.Free) -> None:
         self.release(index, self.block(index, event.storage))

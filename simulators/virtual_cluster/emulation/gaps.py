@@ -40,7 +40,7 @@ def gap_left(error: BaseException) -> str | None:
 
 def frames(error: BaseException) -> tuple[list[FrameType], FrameType | None]:
     """The emulator's frames, innermost first, and the script's that called them."""
-    inside = []
+    inside: list[FrameType] = []
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         if not _is_below(frame):
             return inside, frame

@@ -142,7 +142,7 @@ class DeviceMemory:
         if self._region_depth:
             self._virtual[key] = made
             made.region = self._region
-        self._recorder.emit(events.Alloc(made.number, size, stream))
+        self._recorder.emit(events.Alloc(made.number, 0 if made.region else size, stream))
         made.reference = weakref.ref(storage, lambda _: self._free(key))
         return made
 
@@ -218,6 +218,7 @@ class DeviceMemory:
     def _allocate_kept(self, made: DeviceStorage) -> None:
         self._forget(made)
         made.block = self._allocate(made.bytes, made.home)
+        self._recorder.emit(events.Resize(made.number, made.bytes))
         if self._loose and made.block is not None:
             made.former = self._former_uses(made.block)
 

@@ -17,7 +17,7 @@ from trainscout.simulators.predictor.workload.communicators import place, place_
 from trainscout.simulators.predictor.workload.ir import Block, Communicator
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
 from trainscout.simulators.virtual_cluster.traces.events import Event, Free, Group, Resize
-from trainscout.simulators.virtual_cluster.traces.fused import Held, storages_within_fusions
+from trainscout.simulators.virtual_cluster.traces.fused import Held
 from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
 
 # Which of the workload's communicators each of Megatron-Core's groups is.
@@ -233,7 +233,7 @@ class _Memory:
     """Bytes of storages that came into being since the layer began, as events pass."""
 
     def __init__(self, events: Sequence[Event]) -> None:
-        self._held = Held(storages_within_fusions(events))
+        self._held = Held()
         self.peak = 0
 
     @property

@@ -17,7 +17,7 @@ from . import events
 from .collate.collated import Collated
 from .collate.communication import ranks_text
 from .collate.placement import Family
-from .fused import Held, storages_within_fusions
+from .fused import Held
 from .vocabulary import tensor_bytes, tensors
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def summarise(trace: events.Trace) -> TraceSummary:
     operations: dict[str, LaunchSummary] = defaultdict(LaunchSummary)
     communications: dict[tuple[str, str, int], LaunchSummary] = defaultdict(LaunchSummary)
     groups: dict[str, events.Group] = {}
-    held = Held(storages_within_fusions(trace.events))
+    held = Held()
     now = (events.SETUP, 0)
     for event in trace.events:
         if isinstance(event, events.Phase):

@@ -177,7 +177,10 @@ class ValueRead:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Alloc:
-    """Device memory was allocated for a storage, while ``stream`` was current; bytes as asked."""
+    """Device memory was allocated for a storage, while ``stream`` was current; bytes as asked.
+
+    What a fused kernel makes has 0 bytes, as long as it takes no memory (``Resize`` says when).
+    """
 
     storage: int
     bytes: int
@@ -193,7 +196,8 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A storage was resized in place (FSDP frees and refills gathered parameters so)."""
+    """A storage was resized in place (FSDP frees and refills gathered parameters so), or one that
+    a fused kernel made takes memory after all."""
 
     storage: int
     bytes: int

@@ -23,7 +23,7 @@ from .chrome import ChromeTrace, chrome_file
 from .codec import encode_argument
 from .collate.communication import Communication, communication, ranks_text, site_text
 from .collate.matching import match
-from .fused import Held, storages_within_fusions
+from .fused import Held
 
 Floats = npt.NDArray[np.float64]
 # What an event without times takes, and the grid that sequences are shown on.
@@ -199,7 +199,7 @@ class _Rank:
             yield phase[0], PHASE_THREAD, phase[1], now
 
     def _write_memory(self) -> None:
-        held = Held(storages_within_fusions(self._trace.events))
+        held = Held()
         for event, at_s in zip(self._trace.events, self._starts, strict=True):
             if held.follow(event) and math.isfinite(at_s):
                 self._chrome.counter(MEMORY_COUNTER, self._rank, at_s, held.total_bytes)

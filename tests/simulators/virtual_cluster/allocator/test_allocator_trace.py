@@ -114,12 +114,13 @@ def test_storages_without_bytes_take_no_memory() -> None:
     assert memory.peak_reserved_bytes == 0
 
 
-def test_what_only_lives_in_a_fused_kernel_takes_no_memory() -> None:
+def test_what_a_fused_kernel_makes_takes_memory_once_it_leaves() -> None:
     events = (
         Begin("fused", "f"),
-        Alloc(1, 40 * MIB, 0),
-        Alloc(2, 30 * MIB, 0),
+        Alloc(1, 0, 0),
+        Alloc(2, 0, 0),
         Free(1),
+        Resize(2, 30 * MIB),
         End("fused"),
         Free(2),
     )

@@ -94,17 +94,13 @@ def test_what_a_module_remembers_may_stay_in_place_of_what_it_did() -> None:
         blocks_of(replace(RECORDING, before={5: 280}, forward=again + FORWARD))
 
 
-def test_a_compiled_region_never_makes_its_temporaries() -> None:
+def test_what_leaves_a_compiled_region_takes_memory() -> None:
     region: tuple[events.Event, ...] = (
-        events.Begin("fused", "gelu"),
-        events.Alloc(30, 10**6, 0),
-        events.Alloc(31, 100, 0),
-        events.Free(30),
-        events.End("fused"),
-        events.Free(31),
+        *(events.Begin("fused", "gelu"), events.Alloc(30, 0, 0), events.Alloc(31, 0, 0)),
+        *(events.Free(30), events.Resize(31, 10**6), events.End("fused"), events.Free(31)),
     )
     forward, _ = blocks_of(replace(RECORDING, forward=(*region, *FORWARD)))
-    assert forward.peak_bytes == 16384 + 8192 + 8192
+    assert forward.peak_bytes == 10**6
 
 
 def test_who_issued_what() -> None:
