@@ -5,35 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
 from .rows import Row, given
 from .words import Statement
 
-_MLPERF = {
-    "3.0": 2023.4,
-    "3.1": 2023.8,
-    "4.0": 2024.4,
-    "4.1": 2024.8,
-    "5.0": 2025.4,
-    "5.1": 2025.8,
-}
+_RELEASES = read_yaml(Path(__file__).with_name("frameworks.yaml"))["releases"]
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-# PyTorch came out in March, October, January, April, July, October ... (release notes).
-_TORCH = {
-    "1": 2022.0,
-    "2.0": 2023.2,
-    "2.1": 2023.75,
-    "2.2": 2024.05,
-    "2.3": 2024.3,
-    "2.4": 2024.55,
-}
-_TORCH |= {"2.5": 2024.8, "2.6": 2025.05, "2.7": 2025.3, "2.8": 2025.6, "2.9": 2025.8}
-_TORCH |= {"2.10": 2026.05, "2.11": 2026.2}
-# What came after 2.11, before the next.
-_TORCH_LATEST = 2026.35
-
-# Release years of NCCL as they reached PyTorch and NGC containers (NCCL release notes).
-_NCCL = ((2021.0, "2.7"), (2022.0, "2.10"), (2023.0, "2.12"), (2024.0, "2.18"), (2025.0, "2.22"))
 # From measuring to publishing.
 _WRITING = 0.3
 _CONFERENCE = (
@@ -42,7 +22,6 @@ _CONFERENCE = (
 _CONFERENCE += r"['\s]*(20[12]\d)\b"
 # NVIDIA's NeMo-Framework-Launcher ended with the 24.05 containers.
 _LAST_LAUNCHER = 2024.3
-_NCCL_LATEST = "2.27"
 
 # Nothing can have had a feature before its software did: context parallelism (Megatron-Core and
 # Transformer Engine from the end of 2023, PyTorch later), 8-bit operands (Transformer Engine, end
@@ -79,7 +58,8 @@ def era_of(row: Row, statement: Statement) -> Era:
 
 def nccl_version(era: Era) -> str:
     """The NCCL release that software of that year shipped with."""
-    return next((version for year, version in _NCCL if era.before(year)), _NCCL_LATEST)
+    *older, latest = _RELEASES["nccl"].items()
+    return str(next((release for release, year in older if era.before(year)), latest[0]))
 
 
 def _told(row: Row, statement: Statement) -> Era:
@@ -113,13 +93,14 @@ def _least(row: Row, statement: Statement) -> tuple[float, str]:
 
 def _version(facts: Mapping[str, str]) -> float | None:
     """The year of the most telling version or date among facts, None without any."""
+    torch = _RELEASES["torch"]
     readers: tuple[tuple[str, Callable[[str], float | None]], ...] = (
-        ("mlperf_round", _MLPERF.get),
+        ("mlperf_round", _RELEASES["mlperf"].get),
         ("month", _date),
         ("container", _container),
         # Core 0.8 came out in July 2024, a release about every two months around it.
         ("core", lambda minor: 2024.5 + (int(minor) - 8) / 6),
-        ("torch", lambda text: _TORCH.get("1" if text[0] == "1" else text, _TORCH_LATEST)),
+        ("torch", lambda text: torch.get("1" if text[0] == "1" else text, torch["latest"])),
         # Transformer Engine 1.0 is of December 2023, 2.0 of February 2025, a minor every month.
         ("engine", lambda text: {"0": 2023.0, "1": 2023.9, "2": 2025.1}[text[0]] + _minor(text)),
         # DeepSpeed 0.6 is of March 2022, a minor about every three and a half months.
