@@ -25,6 +25,8 @@ from trainscout.simulators.predictor.question.errors import InputError
         ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2_5_vl_7b", 8.29),
         ("Qwen/Qwen2-7B-Instruct", "qwen2_5_7b", 7.62),
         ("Qwen/Qwen3.5-27B", "qwen3_5_27b", 27.36),
+        ("unsloth/Qwen3.5-4B", "qwen3_5_4b", 4.54),
+        ("Qwen/Qwen3.5-9B", "qwen3_5_9b", 9.41),
         ("openai/clip-vit-large-patch14", "clip_vit_l14", 0.43),
         ("google/siglip-so400m-patch14-384", "siglip_so400m", 0.88),
         ("google/vit-large-patch16-224", "vit_l16", 0.30),

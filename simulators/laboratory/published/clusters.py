@@ -10,6 +10,7 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 
 from .era import Era, nccl_version
 from .outcome import CannotReplayError
+from .phrases import NOTES
 from .rows import Row
 from .words import Statement
 
@@ -27,17 +28,13 @@ _OTHER_RATE, _PCIE_GEN3_BYTES_PER_S = 0.05, 16e9
 _PCIE, _NVLINK = re.compile(r"\bpci-?e"), re.compile(r"nv[\s-]?(?:link|switch)")
 _NOT_NVLINK = re.compile(r"(?:no|without|w/o)[\s-]*nvlink")
 
-_FABRICS = (
-    (r"\brocev?2?\b", "roce"),
-    (r"\befa\b|\bp4de?\b|\bp5e?n?\b|\baws\b", "efa"),
-    (r"slingshot", "slingshot"),
-    (r"tcpx|\ba3[ -]?(mega|high)\b|gpu-recipes", "tcpx"),
-)
+_FABRICS = [phrase for phrase in NOTES if phrase.fact == "fabric"]
 # Whose word stands for the whole rate of a network.
 _VALIDATED = {
     "maker": "the GPU's maker ran it",
     "tuned": "its operator says how it was tuned",
     "validated": "its owner's own simulator holds that rate",
+    "measured": "its users measured that rate between nodes",
 }
 # Fabrics that go by another name, or of which nobody published measurements.
 _PRICED_AS = {
@@ -88,6 +85,7 @@ def cluster_of(
         )
 
     domain, nvswitch = _nvlink(row, gpu, num_gpus, per_node, assumed)
+    domain = per_node if statement.says("domain", "node") else domain
     version = statement.get("nccl") or nccl_version(era)
     if num_gpus > 1 and not statement.says("nccl"):
         assumed.append(f"NCCL {version}, by the year of the software ({era.why})")
@@ -178,7 +176,7 @@ def _stated_rate(statement: Statement, per_node: int) -> float | None:
 def _named_by_source(row: Row) -> str | None:
     """The fabric that a cloud's or a framework's own recipes run on, by the text of the source."""
     text = f"{row.source} {row.framework}".lower()
-    return next((fabric for pattern, fabric in _FABRICS if re.search(pattern, text)), None)
+    return next((phrase.value for phrase in _FABRICS if phrase.pattern.search(text)), None)
 
 
 def _rack_share(num_gpus: int, per_node: int, rack: int) -> int:

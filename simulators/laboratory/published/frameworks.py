@@ -276,9 +276,10 @@ def _torchtitan(row: Row, statement: Statement, era: Era) -> dict[str, object]:
     changes: dict[str, object] = {}
     if statement.says("compile", "mid-2024"):
         changes |= {"fusion": "eager", "fused_norm": False, "cross_entropy": "eager"}
-    if statement.says("compile", "no"):
-        # Nor the loss (torchtitan/components/loss.py; ``--training.compile`` before).
-        changes |= {"written_dispatch": "fp32", "cross_entropy": "eager"}
+    if statement.says("compile", "no", "loss"):
+        # Nor the loss unless asked for (torchtitan/components/loss.py).
+        loss = {} if statement.says("compile", "loss") else {"cross_entropy": "eager"}
+        changes |= {"written_dispatch": "fp32", **loss}
         changes["recompute_stops_early"] = era.before(_SINCE["whole_layers_in_titan"])
     if given(row.pp, 1) > 1:
         # FSDP2 adds up unreduced gradients in the type it reduces them in.
@@ -317,7 +318,7 @@ def _stated(
             chunks or (framework.name in _WITH_LOSS and not apart)
         ):
             changes["cross_entropy"] = "compiled"
-    if compiles and statement.says("compile", "no"):
+    if compiles and statement.says("compile", "no", "loss"):
         changes |= {"fusion": "eager", "fused_norm": statement.says("norm", "fused")}
     if (schedule := statement.facts.get("schedule")) in SCHEDULES:
         # Forks have schedules that the framework lacks.

@@ -78,12 +78,13 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
     if statement.says("sliding"):
         assumed.append("sliding-window attention is replayed as full attention")
     mla = _mla(statement, family)
+    head_dim = int(statement.facts.get("head_dim", family.head_dim or 0)) or None
     tied = family.tied_embeddings
     if statement.says("embeddings"):
         tied = statement.says("embeddings", "tied")
     elif moe is None and mla is None:
-        width = given(row.num_query_groups, heads) * (family.head_dim or hidden // heads)
-        attention = 2 * hidden * (heads * (family.head_dim or hidden // heads) + width)
+        groups = given(row.num_query_groups, heads)
+        attention = 2 * hidden * (heads + groups) * (head_dim or hidden // heads)
         blocks = layers * (attention + (3 if gated else 2) * hidden * ffn)
         tied = _tied(row, blocks, vocabulary * hidden, tied, assumed)
     dropout = family.dropout and project_of(statement) not in _NO_DROPOUT
@@ -97,7 +98,7 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         sequence_length=sequence,
         source=row.source,
         num_query_groups=None if mla else row.num_query_groups,
-        head_dim=None if mla else family.head_dim,
+        head_dim=None if mla else head_dim,
         gated_mlp=gated,
         normalization=family.normalization,
         position=statement.get("positions") or family.position,
@@ -129,6 +130,7 @@ def _declared(row: Row, statement: Statement, model: Model, assumed: list[str]) 
         sequence_length=_required("seq_len", row.seq_len),
         num_mtp_layers=_mtp_layers(statement, assumed),
         moe=moe,
+        towers=model.towers if statement.says("towers", "used") else (),
     )
     return _with_ends_in_bf16(model, statement)
 

@@ -42,6 +42,7 @@ def test_gpus_share_hdr_nics_where_servers_have_those(gbps, nics):
         ("maker's own cluster", 1.0),
         ("Tuned network", 1.0),
         ("validated network rate", 1.0),
+        ("25 GB/s all-to-all between nodes", 1.0),
         ("InfiniBand", None),
     ],
 )
@@ -72,18 +73,10 @@ def test_fabric_by_what_is_said(words, fabric):
 
 @pytest.mark.parametrize(("gpus", "domain"), [(8, 8), (64, 64), (256, 64), (144, 72), (288, 72)])
 def test_racks_of_72_in_equal_shares(gpus, domain):
-    found = cluster(
-        gpu="GB200-192GB",
-        num_gpus=gpus,
-        gpus_per_node=4,
-        tp=1,
-        pp=1,
-        sp=0,
-        dp=gpus,
-        global_batch=gpus,
-    )
-    assert found.domain == domain
-    assert found.cpu == "arm"
+    gpu, batch = {"gpu": "GB200-192GB", "gpus_per_node": 4}, {"dp": gpus, "global_batch": gpus}
+    changes = {**gpu, **batch, "num_gpus": gpus, "tp": 1, "pp": 1, "sp": 0}
+    assert (cluster(**changes).domain, cluster(**changes).cpu) == (domain, "arm")
+    assert cluster(**changes, notes="two trays without NVLink between them").domain == 4
 
 
 def test_a_part_of_a_node_is_a_smaller_node():

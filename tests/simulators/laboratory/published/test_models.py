@@ -67,25 +67,21 @@ def test_notes_overrule_the_family():
     assert model.moe is not None
     assert model.moe.shared_ffn_hidden_size == 1024
     assert model.moe.capacity_factor == 1.25
+    assert replayable(notes="kv_channels 64").job.model.qk_head_dim == 64
 
 
 def test_a_hybrid_without_a_printed_shape_is_the_declared_one():
-    row = replace(
-        RUN,
-        model="Nemotron_3_Super",
-        num_layers=None,
-        hidden=None,
-        num_heads=None,
-        seq_len=8192,
-        ep=8,
-        tp=1,
-        dp=64,
-        pp=1,
-    )
-    outcome = job_of(row, declarations())
+    shape = dict.fromkeys(("num_layers", "hidden", "num_heads"))
+    outcome = replayable(model="Nemotron_3_Super", ep=8, tp=1, dp=64, pp=1, **shape)
     assert outcome.job.model.moe.latent_size == 1024
     assert not outcome.job.recipe.overlap_moe_expert_parallel_comm
     assert any("nemotron3_super_120b_a12b" in each for each in outcome.assumptions)
+
+
+@pytest.mark.parametrize(("notes", "towers"), [("text only", 0), ("images and text packed", 1)])
+def test_a_hybrid_is_the_declared_one_whose_tower_only_images_train(notes, towers):
+    model = replayable(model="Qwen3.5-9B", pp=1, dp=64, tp=1, notes=notes).job.model
+    assert ("linear" in model.kinds, len(model.towers)) == (True, towers)
 
 
 def test_what_a_preset_says_beside_a_declared_shape():

@@ -168,7 +168,7 @@ def test_an_optimizer_of_transformer_engine_is_no_norm():
     "notes",
     [
         "weights, gradients and optimizer states in bf16",
-        "weights and optimizer states in bf16",
+        "weights and AdamW states in bf16",
         "optimizer in bf16 without fp32 weights",
     ],
 )
@@ -209,6 +209,8 @@ def test_measured_figures_in_notes_change_nothing_and_are_read():
         ("fsdp16", "", None),
         ("hsdp", "", 8),
         ("fsdp", "hybrid shard", 8),
+        ("fsdp", "HSDP", 8),
+        ("fsdp", "replicate = 16, shard = 4", 4),
         ("fsdp", "full shard", None),
     ],
 )
