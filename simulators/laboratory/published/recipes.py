@@ -22,7 +22,9 @@ from .words import Statement
 
 # Trainers whose replicas are DistributedDataParallel's, which reduces buckets during the backward
 # pass (torch/nn/parallel/distributed.py).
-_DISTRIBUTED_DATA_PARALLEL = ("ddp", "pytorch", "huggingface", "lightning", "fsdp1", "torchtune")
+_DISTRIBUTED_DATA_PARALLEL = frozenset(
+    ["ddp", "pytorch", "huggingface", "lightning", "fsdp1", "torchtune", "torchtitan"]
+)
 
 
 def precision_of(

@@ -128,6 +128,8 @@ class Framework:
     sums_whole_grads: bool = False
     """Under ZeRO 2 and 3 gradients stay whole until the last micro-batch's are reduced
     (``no_sync``, as Accelerate accumulates), and what FSDP gathered under 2 until then, too."""
+    reduces_each_pass: bool = False
+    """Gradients of whole replicas, too, are reduced with every micro-batch, but for pipelines'."""
     sums_16bit_grads: bool = False
     """All 16-bit gradients of a micro-batch are there before they are added to the fp32 ones;
     without ZeRO, DDP's buckets hold as many (nanotron's ``FP32GradientAccumulator``)."""

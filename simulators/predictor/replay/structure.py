@@ -64,13 +64,14 @@ class Sharing:
         stage, whole = recipe.zero_stage, framework.sums_whole_grads
         alone = gathers_alone(job) or (stage >= 2 and framework.waits_for_reductions)
         units = replicated and job.gathers_units
+        each = framework.reduces_each_pass and recipe.pp == 1 and recipe.overlap_grad_reduce
         # ``torch.distributed.pipelining`` has FSDP reduce after the last backward pass (stage.py:
         # ``run_post_backward``).
         last = recipe.pp > 1 and framework.pipeline_buffers == "preallocated"
         in_flight = _ALONE if alone else LAYERS_IN_FLIGHT
         return cls(
             reduces=replicated,
-            reduce_every=replicated and stage >= 2 and not whole,
+            reduce_every=replicated and (stage >= 2 or each) and not whole,
             reduce_overlaps=replicated and not last and (stage >= 2 or recipe.overlap_grad_reduce),
             gathers=replicated and stage >= 1,
             # Under ZeRO 2 FSDP reshards layers after a backward pass that reduces.

@@ -84,6 +84,7 @@ def test_whose_tensor_parallel_ranks_share_sequences_where_no_row_says(label, pa
     ("label", "sharding", "overlaps"),
     [
         ("PyTorch DDP", "0", True),
+        ("TorchTitan", "0", True),
         ("PyTorch Lightning", "0", True),
         ("Megatron-LM (2023)", "0", False),
         ("Megatron-LM (April 2024)", "1", False),

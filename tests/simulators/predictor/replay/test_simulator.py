@@ -247,6 +247,15 @@ def test_gathers_that_wait_for_the_device_are_exposed_whole(machine: Machine) ->
     assert predict(alone).step_time_s >= 5 * micro_batch_s(alone) + gathers_s
 
 
+def test_replicas_reduce_once_or_with_every_micro_batch(machine: Machine) -> None:
+    machine(replace(BALANCED, wire_bytes_per_s=1e8))
+    job = make_job(LLAMA, zero_stage=0, batch=8 * 5, overlap_grad_reduce=True)
+    each = replace(job, framework=replace(job.framework, reduces_each_pass=True))
+    once_s = 2 * gradient_bytes(job) * 7 / 8 / 1e8
+    more_s = predict(each).step_time_s - predict(job).step_time_s
+    assert more_s == pytest.approx(4 * once_s, rel=0.01)
+
+
 @pytest.mark.parametrize("stage", [2, 3])
 def test_reductions_that_are_waited_for_are_exposed_whole(machine: Machine, stage: int) -> None:
     machine(replace(BALANCED, wire_bytes_per_s=1e10))
