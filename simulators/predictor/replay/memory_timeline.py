@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,9 +61,10 @@ def memory_timeline(
     statics = statics_of(job, workload)
     during = pass_bytes(job, workload, passes.micro_batches, statics)
     at_s, rows, stages = [], [], []
-    for index in range(len(workload.stages)):
-        shown = (passes.stage == index) & np.isin(passes.kind, _PASSES)
-        times, kinds = _stage_rows(job, workload, index, passes, shown, during, statics)
+    for index, stage in enumerate(workload.stages):
+        held = held_bytes(job, stage, index, workload.stage_boundary_bytes)
+        updating = update_bytes(stage.parameters, job)
+        times, kinds = _stage_rows(index, passes, during, statics[id(stage)], held, updating)
         at_s.append(times)
         rows.append(kinds)
         stages.append(np.full(len(times), index))
@@ -72,37 +72,23 @@ def memory_timeline(
 
 
 def _stage_rows(
-    job: Job,
-    workload: Workload,
-    index: int,
-    passes: PassTimeline,
-    shown: np.ndarray,
-    during: PassBytes,
-    statics: Mapping[int, Static],
+    index: int, passes: PassTimeline, during: PassBytes, static: Static, held: int, updating: int
 ) -> tuple[Floats, Ints]:
     """Times and bytes by kind of one stage: at the step's start, then as passes begin and end, and
-    as the optimizer begins where it holds anything."""
-    stage, boundary = workload.stages[index], workload.stage_boundary_bytes
+    as the optimizer begins where it holds anything (``updating``); ``held`` are there all step."""
+    shown = (passes.stage == index) & np.isin(passes.kind, _PASSES)
     count = int(shown.sum())
-    updating = update_bytes(stage.parameters, job)
-    updates = int(updating > 0)
-    dynamic = np.zeros((1 + 2 * count + updates, 2), dtype=np.int64)
     last = 1 + 2 * count
-    dynamic[1:last:2, 0], dynamic[1:last:2, 1] = (
-        during.activations[index, :count],
-        during.temporary[index, :count],
-    )
-    dynamic[2:last:2, 0] = during.kept[index, :count]
-    at_s = np.zeros(len(dynamic))
+    at_s = np.zeros(last + (updating > 0))
     at_s[1:last:2], at_s[2:last:2] = passes.start_s[shown], passes.end_s[shown]
-    if updates:
-        optimizer = (passes.stage == index) & (passes.kind == PASS_KINDS.index("optimizer"))
-        at_s[last], dynamic[last, 1] = passes.start_s[optimizer].max(), updating
-    dynamic[:, 1] += held_bytes(job, stage, index, boundary)
-    static = statics[id(stage)]
     kinds = np.empty((len(at_s), len(MEMORY_KINDS)), dtype=np.int64)
-    kinds[:, :3] = [static.kinds[kind] for kind in MEMORY_KINDS[:3]]
-    kinds[:, 3:] = dynamic
+    kinds[:] = [*(static.kinds[kind] for kind in MEMORY_KINDS[:3]), 0, held]
+    kinds[1:last:2, 3] += during.activations[index, :count]
+    kinds[1:last:2, 4] += during.temporary[index, :count]
+    kinds[2:last:2, 3] += during.kept[index, :count]
+    if updating:
+        optimizer = (passes.stage == index) & (passes.kind == PASS_KINDS.index("optimizer"))
+        at_s[last], kinds[last, 4] = passes.start_s[optimizer].max(), updating + held
     absent = np.full((len(at_s), 2), static.most_absent)
     absent[1:last:2] = during.absent[index, :count]
     forward = passes.kind[shown] == PASS_KINDS.index(PASS_NAMES[FORWARD])

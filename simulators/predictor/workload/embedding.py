@@ -41,13 +41,14 @@ def embedding_part(shard: Shard) -> Part:
         forward.append(Streaming("embedding_dropout", "dropout", local * (2 * size + 1)))
         backward.insert(0, Streaming("embedding_dropout_bwd", "dropout", local * (2 * size + 1)))
         saved.append(Alloc("embedding_mask", local))
-    # A lookup's gradient is a dense tensor of the table's size, in every framework.
+    # A lookup's gradient is a dense tensor of the table's size, in every framework. Where the head
+    # has the same table, autograd keeps its gradient until then and makes their sum, a third one.
+    shared = shard.shares_table and not shard.fused_wgrad
+    tables = shard.embedding_rows * model.hidden_size * (3 if shared else 1)
     return Part(
         tuple(forward),
         tuple(backward),
         tuple(saved),
         forward_peak_bytes=2 * full * size,
-        backward_peak_bytes=(2 * full + shard.embedding_rows * model.hidden_size) * size
-        if shard.trains
-        else 0,
+        backward_peak_bytes=(2 * full + tables) * size if shard.trains else 0,
     )

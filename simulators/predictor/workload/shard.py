@@ -104,6 +104,7 @@ class Shard:
     accumulate_grads_fp32: bool
     accumulates: bool
     autocast: bool
+    shares_table: bool
     loss: str
     cross_entropy: str
     gathers_logits: bool
@@ -159,6 +160,7 @@ class Shard:
             accumulates=not framework.torch_wrappers
             or (recipe.zero_stage < 2 and job.num_micro_batches > 1),
             autocast=job.autocasts,
+            shares_table=job.model.tied_embeddings and job.ends_meet,
             loss=_loss(job),
             checkpoints_towers=recipe.recompute == "full" and job.model.pooled is not None,
             replicas=1 if job.model.pooled is None else job.model.pooled.replicas(job.dp),
