@@ -59,6 +59,8 @@ _HEADS = re.compile(
 # How classes of Transformers that tell sequences, or their tokens, apart are called.
 _OF_SEQUENCES = "ForSequenceClassification"
 _OF_TOKENS = ("ForTokenClassification", "ForQuestionAnswering")
+# Of a model, what a family says or names the field of.
+_FLAGS = ("gated_mlp", "qkv_bias", "linear_bias", "post_norms")
 _TEXT, _VISION, _SOUND, _THINKER = "text_config", "vision_config", "audio_config", "thinker_config"
 
 
@@ -103,9 +105,8 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         return sampled_fields(kind, Config(content, kind), name, of_clips=of_clips)
     if kind not in families():
         problem, read = "is no model that is read", list(families())
-        if difflib.get_close_matches(str(kind), read, 1, cutoff=0.75):
-            raise InputError(f"{FILE}: model_type", kind, problem, read)
-        raise InputError(f"{FILE}: model_type", kind, problem, SCRIPTED)
+        near = difflib.get_close_matches(str(kind), read, 1, cutoff=0.75)
+        raise InputError(f"{FILE}: model_type", kind, problem, read if near else SCRIPTED)
     family = families()[kind]
     if family.inside and not inside:
         raise InputError(f"{FILE}: model_type", kind, "is read as a part alone", SCRIPTED)
@@ -139,22 +140,19 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         "ffn_hidden_size": _dense_width(config, family, hidden, DENSE in mlps),
         "vocab_size": config.whole("vocab_size"),
         "sequence_length": length if family.position == "learned" else min(length, _USUAL_LENGTH),
-        "gated_mlp": _is_gated(config, family),
+        **{name: _flag(config, getattr(family, name)) for name in _FLAGS},
+        **{
+            name: getattr(family, name) for name in ("inner_norms", "masked_head", "mixes_streams")
+        },
         "normalization": "layernorm" if family.layernorm else "rmsnorm",
         "position": _position(config, family),
         "residual_streams": config.whole("residual_streams", 1),
-        "mixes_streams": family.mixes_streams,
         "laurel_rank": config.whole("laurel_rank") if config.has("laurel_rank") else None,
         "clamped_mlp": config.has("swiglu_limit"),
         "scaled_rope": latent is None and _is_scaled(config),
-        "qkv_bias": _flag(config, family.qkv_bias),
-        "linear_bias": _flag(config, family.linear_bias),
-        "post_norms": _flag(config, family.post_norms),
-        "inner_norms": family.inner_norms,
         "qk_norm": norm == "head",
         "qk_norm_whole": norm == "whole",
         "dropout": config.has("resid_pdrop") or config.has("hidden_dropout_prob"),
-        "masked_head": family.masked_head,
         "tied_embeddings": _flag(config, family.ties),
         "moe": experts,
         "mla": latent,
@@ -345,14 +343,9 @@ def _is_scaled(config: Config) -> bool:
 
 
 def _flag(config: Config, stated: bool | str) -> bool:
-    return config.has(stated) if isinstance(stated, str) else stated
-
-
-def _is_gated(config: Config, family: Family) -> bool:
-    stated = family.gated_mlp
-    if isinstance(stated, str):
-        return str(config.fields.get(stated)).startswith("gated")
-    return stated
+    """A switch, or the field that says it (T5's by a word that begins so)."""
+    value = config.fields.get(stated) if isinstance(stated, str) else stated
+    return value.startswith("gated") if isinstance(value, str) else bool(value)
 
 
 def _dense_width(config: Config, family: Family, hidden: int, is_needed: bool) -> int:
@@ -371,13 +364,11 @@ def _dense_width(config: Config, family: Family, hidden: int, is_needed: bool) -
 
 def _experts(config: Config, family: Family) -> dict[str, Any]:
     width, number = config.whole(family.expert_width), config.whole("n_shared_experts", 0)
-    names = ("moe_shared_expert_intermediate_size", "shared_expert_intermediate_size")
-    of_family = () if family.shared_width is None else (family.shared_width,)
-    shared = [
-        config.whole(name)
-        for name in (*names, "shared_intermediate_size", *of_family)
-        if config.has(name)
-    ]
+    names = (
+        *("moe_shared_expert_intermediate_size", "shared_expert_intermediate_size"),
+        *("shared_intermediate_size", family.shared_width or ""),
+    )
+    shared = next((config.whole(name) for name in names if config.has(name)), number * width)
     experts, chosen = config.whole("num_experts"), config.whole("num_experts_per_tok")
     if idle := config.whole("zero_expert_num", 0):
         # Of choices among others that compute nothing, so many are left (LongCat).
@@ -386,7 +377,7 @@ def _experts(config: Config, family: Family) -> dict[str, Any]:
         "num_experts": experts,
         "top_k": chosen,
         "ffn_hidden_size": width,
-        "shared_ffn_hidden_size": shared[0] if shared else number * width,
+        "shared_ffn_hidden_size": shared,
         "latent_size": config.whole("moe_latent_size") if config.has("moe_latent_size") else None,
     }
 

@@ -168,8 +168,8 @@ def tower_fields(
         known["shared"] = outer.whole("projection_dim")
     for name, must in whole.must.items():
         size = _width(must, known, vision, outer)
-        if vision.whole(name) != size:
-            raise InputError(f"{FILE}: {name}", vision.whole(name), "is not read", f"{size}")
+        if (stated := vision.whole(name, size)) != size:
+            raise InputError(f"{FILE}: {name}", stated, "is not read", f"{size}")
     listed = vision.fields.get("deepstack_visual_indexes")
     biases = sight.linear_bias
     layers = vision.whole("num_hidden_layers") + vision.whole("num_global_layers", 0)
