@@ -97,10 +97,6 @@ class Reach:
             found |= goal(rows)
         return found
 
-    def could_win(self, rows: Rows) -> Mask:
-        """Which of the rows could be among the best ``top_k``, or on the front."""
-        return self._recipes(rows)
-
     def most_loss(self) -> float:
         """No row with a bound above this is open (infinite: any may be)."""
         if not self._single or not self._fits:
@@ -134,10 +130,10 @@ class Reach:
     def _goals(self) -> tuple[Callable[[Rows], Mask], ...]:
         """What is proved, in the order in which knowing one keeps others from being open."""
         if not self._single:
-            return (self._recipes,)
+            return (self.could_win,)
         if self._top_k == 1:
-            return self._recipes, self._tight_ones
-        return self._recipes, self._best_of_layouts, self._roomy, self._tight_ones, self._simple
+            return self.could_win, self._tight_ones
+        return self.could_win, self._best_of_layouts, self._roomy, self._tight_ones, self._simple
 
     def _in_order(self, goal: Callable[[Rows], Mask], rows: Rows) -> Rows:
         by_loss = rows[np.argsort(self._loss[rows], kind="stable")]
@@ -154,7 +150,8 @@ class Reach:
             return by_loss[np.argsort(self._switches[by_loss], kind="stable")]
         return by_loss
 
-    def _recipes(self, rows: Rows) -> Mask:
+    def could_win(self, rows: Rows) -> Mask:
+        """Which of the rows could be among the best ``top_k``, or on the front."""
         if not self._single:
             return ~beaten(self._losses[rows], self._front, self._top_k, self._epsilon)
         known = [(loss,) for loss, _, _ in sorted(self._fits)[: self._top_k]]

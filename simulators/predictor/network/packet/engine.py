@@ -255,7 +255,8 @@ class PacketEngine:
 
     def port_report(self) -> PortReport:
         """What each port did so far."""
-        by_class = self._statistics().reshape(self.settings.classes, self._links, -1)
+        figures = self._ports[:, list(t.PORT_STATISTICS)]
+        by_class = figures.reshape(self.settings.classes, self._links, -1)
         _, sent, marks, pauses, paused, _ = by_class.sum(axis=0).T
         most = by_class[:, :, 0].max(axis=0)
         drops = self._ports[:, t.DROPS].reshape(-1, self._links).sum(axis=0)
@@ -270,10 +271,6 @@ class PacketEngine:
     def resent_bytes(self) -> int:
         """Payload sent more than once so far."""
         return int(self._flows[: self._used, t.RESENT].clip(min=0).sum())
-
-    def _statistics(self) -> Ints:
-        """What each port did so far, columns as ``PORT_STATISTICS``."""
-        return self._ports[:, list(t.PORT_STATISTICS)]
 
     def _run(self, until: int) -> None:
         """Play up to and including ``until``."""
