@@ -205,8 +205,7 @@ def unusable(kind: str, rows: pd.DataFrame) -> NDArray[np.object_]:
 def sustained(rows: pd.DataFrame) -> NDArray[np.bool_]:
     """Rows timed long enough to meet the board's power limit, shape (rows,)."""
     flagged = rows["flag"].str.contains(SUSTAINED_FLAGS)
-    mask: NDArray[np.bool_] = flagged.to_numpy(dtype=bool)
-    return mask
+    return flagged.to_numpy(dtype=bool)
 
 
 # Implementations of norms: fused by hand or by cuDNN, or as PyTorch and its compiler make them.

@@ -98,8 +98,7 @@ def attention_flops(rows: pd.DataFrame) -> Floats:
     flops = 2.0 * rows["batch"] * rows["heads"] * rows["seq_q"] * rows["seq_k"]
     flops *= (rows["head_dim"] + rows["head_dim_v"]) * np.where(rows["causal"] > 0, 0.5, 1.0)
     factor = {"fwd": 1.0, "bwd": BACKWARD_FLOPS, "fwd+bwd": 1.0 + BACKWARD_FLOPS}
-    values: Floats = (flops * rows["pass"].map(factor)).to_numpy(np.float64)
-    return values
+    return (flops * rows["pass"].map(factor)).to_numpy(np.float64)
 
 
 def grouped_batches(rows: pd.DataFrame, dtype: str) -> tuple[Gemms, ...]:

@@ -115,8 +115,7 @@ def measured_seconds(kind: str, rows: pd.DataFrame) -> Floats:
     """What was measured, in seconds, shape (rows,); a bandwidth is turned into a time."""
     if kind == "bandwidth":
         rate = rows["gbps"].to_numpy(np.float64) * 1e9
-        seconds: Floats = rows["bytes"].to_numpy(np.float64) / np.where(rate > 0, rate, np.nan)
-        return seconds
+        return rows["bytes"].to_numpy(np.float64) / np.where(rate > 0, rate, np.nan)
     microseconds: Floats = rows["time_us"].to_numpy(np.float64)
     return microseconds * 1e-6
 

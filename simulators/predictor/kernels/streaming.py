@@ -62,10 +62,7 @@ def streaming_seconds(
 ) -> Floats:
     """Seconds of kernels that move ``moved`` bytes; ``moves_bytes`` marks those fast in L2."""
     reached = np.where(moves_bytes & (moved <= gpu.l2_bytes / 2), 1.0, share)
-    seconds: Floats = launches * np.asarray(launch_s) + moved / (
-        gpu.memory_bandwidth_bytes_per_s * reached
-    )
-    return seconds
+    return launches * np.asarray(launch_s) + moved / (gpu.memory_bandwidth_bytes_per_s * reached)
 
 
 def price_streaming(

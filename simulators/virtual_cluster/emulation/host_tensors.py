@@ -90,8 +90,7 @@ def _patch_reads(state: RankState) -> None:
         # The device's storages are of no device in torch's eyes.
         if isinstance(data, torch.UntypedStorage) and data.device.type != "cpu":
             return torch.empty(0, dtype=kwargs.get("dtype"), device="cuda").set_(data)
-        made: torch.Tensor = lifted(data, **kwargs)
-        return made
+        return lifted(data, **kwargs)
 
     real_format, real_repr = torch.Tensor.__format__, torch.Tensor.__repr__
 

@@ -65,8 +65,7 @@ def install_losses() -> None:
                     torch.tensor(each, device=scores.device) if isinstance(each, list) else each
                     for each in lengths
                 )
-        loss: Tensor = original(scores, targets, *lengths, **options)
-        return loss
+        return original(scores, targets, *lengths, **options)
 
     torch.ctc_loss = ctc_loss
 

@@ -285,12 +285,10 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 
 def all_gather(input_: Tensor, process_group: Any) -> Tensor:
     """All ranks' rows, one after another."""
-    gathered: Tensor = wait_tensor(all_gather_single_autograd(input_, 0, process_group))
-    return gathered
+    return wait_tensor(all_gather_single_autograd(input_, 0, process_group))
 
 
 def reduce_scatter(input_: Tensor, process_group: Any) -> Tensor:
     """This rank's rows of the sum."""
     scattered = reduce_scatter_single_autograd(input_, "sum", 0, process_group)
-    rows: Tensor = wait_tensor(scattered)
-    return rows
+    return wait_tensor(scattered)

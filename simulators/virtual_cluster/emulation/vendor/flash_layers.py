@@ -42,8 +42,7 @@ def apply_rotary_emb(
     """Rotates the first columns of each head."""
     if not inplace:
         return elementwise("rotary", x, cos, sin)
-    out: Tensor = _InPlace.apply(x, cos, sin)
-    return out
+    return _InPlace.apply(x, cos, sin)
 
 
 apply_rotary_emb_func = apply_rotary_emb
@@ -53,14 +52,12 @@ def apply_rotary_emb_qkv_(
     qkv: Tensor, cos: Tensor, sin: Tensor, cos_k: Any = None, sin_k: Any = None, **named: Any
 ) -> Tensor:
     """Queries and keys of a packed projection, in place."""
-    out: Tensor = _InPlace.apply(qkv, cos, sin)
-    return out
+    return _InPlace.apply(qkv, cos, sin)
 
 
 def apply_rotary_emb_kv_(kv: Tensor, cos: Tensor, sin: Tensor, **named: Any) -> Tensor:
     """Keys of a packed projection, in place."""
-    out: Tensor = _InPlace.apply(kv, cos, sin)
-    return out
+    return _InPlace.apply(kv, cos, sin)
 
 
 class RotaryEmbedding(torch.nn.Module):

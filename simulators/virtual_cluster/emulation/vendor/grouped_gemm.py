@@ -42,8 +42,7 @@ def _grouped(
 
 def gmm(a: Tensor, b: Tensor, batch_sizes: Tensor, trans_b: bool = False) -> Tensor:
     """``a[rows of i] b[i]`` below each other; ``batch_sizes`` is in host memory."""
-    out: Tensor = _grouped(a, b, batch_sizes, trans_b)
-    return out
+    return _grouped(a, b, batch_sizes, trans_b)
 
 
 def permute(

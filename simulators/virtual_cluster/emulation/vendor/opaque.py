@@ -147,8 +147,7 @@ def _opaque(
 
 def opaque(form: OpaqueKernel, *tensors: Tensor | None) -> Tensor:
     """Launch it, with a gradient for each tensor that wants one."""
-    out: Tensor = _opaque(form, *tensors)
-    return out
+    return _opaque(form, *tensors)
 
 
 def elementwise(name: str, like: Tensor, *further: Tensor | None) -> Tensor:

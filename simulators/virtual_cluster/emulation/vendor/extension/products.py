@@ -95,8 +95,7 @@ def generic_gemm(
 def _output_type(A: Any, D: Tensor | None, output_dtype: Any) -> torch.dtype:  # noqa: N803
     if output_dtype is not None:
         return TORCH_TYPES[output_dtype]
-    dtype: torch.dtype = A.dtype if D is None else D.dtype
-    return dtype
+    return A.dtype if D is None else D.dtype
 
 
 def _one_kernel() -> bool:
