@@ -5,8 +5,9 @@ from __future__ import annotations
 from hydra import compose, initialize_config_module
 
 from trainscout.commands.schemas import register_commands
-from trainscout.conf.build import Question, build_question
+from trainscout.conf.build import build_question
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 

@@ -28,7 +28,7 @@ from trainscout.optimizer.study import run_search
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.trial import SearchResult
 from trainscout.optimizer.union import compile_space
-from trainscout.pruning.bounds import Bounds
+from trainscout.pruning.bounds.recipe_bounds import Bounds
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 TABLE3 = "model=gpt3_18b4 cluster=h100_64 space=maya_table3"

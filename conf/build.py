@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from trainscout.conf.catalogue import Catalogue, load_catalogue, with_own_lengths
-from trainscout.conf.input_errors import explain_hydra_error, explain_omegaconf_error
+from trainscout.conf.input_errors import explain_omegaconf_error
 from trainscout.conf.named_files import with_named_files
 from trainscout.simulators.predictor.io.values import MISSING, typed_value
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -25,8 +25,6 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
-
-__all__ = ["Question", "build_question", "build_recipe", "build_value", "explain_hydra_error"]
 
 T = TypeVar("T")
 

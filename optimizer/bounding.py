@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainscout.optimizer.objective import MEASURES, Objective
 from trainscout.optimizer.survey import Survey
 from trainscout.optimizer.trial import OnProgress, Progress
-from trainscout.pruning.bounds import Bounds
+from trainscout.pruning.bounds.recipe_bounds import Bounds
 from trainscout.pruning.recipe_table import Mask, RecipeTable
 from trainscout.simulators.predictor.io.second_core import both, is_second_core
 from trainscout.simulators.predictor.memory.bands import may_fit_bytes

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from trainscout.optimizer.choices import SHOWN_TIGHT, Layout, choices, layout_of, worth
-from trainscout.optimizer.executors import Outcome
+from trainscout.optimizer.executors.base import Outcome
 from trainscout.optimizer.objective import Objective, non_dominated
-from trainscout.optimizer.samplers import Evaluation
+from trainscout.optimizer.samplers.base import Evaluation
 from trainscout.optimizer.screen import Screened
 from trainscout.optimizer.space import Indices
 from trainscout.optimizer.survey import Survey
 from trainscout.optimizer.trial import STATUSES, Choices, Trial
-from trainscout.pruning import History, Known, Verdict
+from trainscout.pruning.tactic import History, Known, Verdict
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 STABLE_TOP = 5

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR
 from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.samplers import SearchSpec
+from trainscout.optimizer.samplers.base import SearchSpec
 from trainscout.optimizer.survey import INTERRUPTED
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.registry import SimulatorSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from trainscout.optimizer.executors import Executor, Outcome
+from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.optimizer.objective import Objective, non_dominated
 from trainscout.optimizer.trial import Trial
 

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR
-from trainscout.optimizer.executors import Executor, Outcome, make_executor
+from trainscout.optimizer.executors import make_executor
+from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.optimizer.ledger import Ledger
 from trainscout.optimizer.legs import legs_of
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.promotion import front_of, promote
-from trainscout.optimizer.samplers import Proposal, SearchSpec, make_sampler
+from trainscout.optimizer.samplers import make_sampler
+from trainscout.optimizer.samplers.base import Proposal, SearchSpec
 from trainscout.optimizer.screen import Screen, Screened
 from trainscout.optimizer.survey import INTERRUPTED, Survey
 from trainscout.optimizer.survey_choice import forget_interrupted, survey_once

@@ -28,8 +28,6 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS, Recipe
 from trainscout.simulators.predictor.question.validity import Violation, why_invalid, would_do
 
-__all__ = ["Rejected", "Survey", "survey"]
-
 MAX_POINTS = 20_000_000
 # Points are numbered by 64-bit ranks.
 _MAX_RAW_POINTS = 1 << 62

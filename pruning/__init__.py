@@ -11,20 +11,9 @@ from collections.abc import Iterable
 from trainscout.pruning.distributed_optimizer import DistributedOptimizer
 from trainscout.pruning.memory_order import MEMORY_ORDER
 from trainscout.pruning.micro_batches import MicroBatches
-from trainscout.pruning.tactic import History, Known, Tactic, Verdict, resolves_others_rank
+from trainscout.pruning.tactic import History, Tactic, Verdict
 from trainscout.simulators.predictor.question.errors import require_choice
 from trainscout.simulators.predictor.question.job import Job
-
-__all__ = [
-    "TACTICS",
-    "History",
-    "Known",
-    "Tactic",
-    "Verdict",
-    "apply_tactics",
-    "resolves_others_rank",
-    "select_tactics",
-]
 
 TACTICS: dict[str, Tactic] = {
     tactic.name: tactic for tactic in (*MEMORY_ORDER, DistributedOptimizer(), MicroBatches())

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.pruning.bounds import Bounds
+from trainscout.pruning.bounds.recipe_bounds import Bounds
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.errors import InputError

@@ -6,7 +6,7 @@ executor only turns recipes into outcomes, so that choosing another never change
 
 from __future__ import annotations
 
-from trainscout.optimizer.executors.base import Executor, Outcome
+from trainscout.optimizer.executors.base import Executor
 from trainscout.optimizer.executors.pooled import PooledExecutor, Workers
 from trainscout.optimizer.executors.serial import SerialExecutor
 from trainscout.optimizer.executors.short_first import (
@@ -18,8 +18,6 @@ from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.registry import EXECUTORS, imported
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec
-
-__all__ = ["Executor", "Outcome", "make_executor"]
 
 
 def make_executor(

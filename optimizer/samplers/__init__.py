@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from trainscout.optimizer.registry import SAMPLERS, imported, require_package
-from trainscout.optimizer.samplers.base import Evaluation, Proposal, Sampler, SearchSpec
+from trainscout.optimizer.samplers.base import Sampler, SearchSpec
 from trainscout.simulators.predictor.question.errors import InputError
-
-__all__ = ["Evaluation", "Proposal", "Sampler", "SearchSpec", "make_sampler"]
 
 
 def make_sampler(search: SearchSpec) -> Sampler:

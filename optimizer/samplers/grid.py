@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainscout.optimizer.samplers.base import Evaluation, Proposal, SearchSpec
 from trainscout.optimizer.space import Indices
 from trainscout.optimizer.survey import Survey
-from trainscout.pruning import resolves_others_rank
+from trainscout.pruning.tactic import resolves_others_rank
 from trainscout.simulators.predictor.question.errors import InputError
 
 

@@ -17,12 +17,14 @@ from trainscout.optimizer.executors import make_executor
 from trainscout.optimizer.legs import legs_of
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.samplers import SearchSpec, make_sampler
+from trainscout.optimizer.samplers import make_sampler
+from trainscout.optimizer.samplers.base import SearchSpec
 from trainscout.optimizer.scripts.space import ScriptSpace
 from trainscout.optimizer.space import Indices
 from trainscout.optimizer.study import search_legs, stored_executor
-from trainscout.optimizer.survey import Counts, Points, Rejected, RowOf, Survey, reasons_of
+from trainscout.optimizer.survey import Counts, Points, RowOf, Survey, reasons_of
 from trainscout.optimizer.trial import OnProgress, SearchResult
+from trainscout.pruning.launchable import Rejected
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.io.values import field_types, recorded
 from trainscout.simulators.predictor.question.errors import InputError

@@ -10,7 +10,7 @@ from typing import Self
 
 from optuna.exceptions import StorageInternalError
 
-from trainscout.optimizer.executors import Executor, Outcome
+from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.optimizer.space import Indices
 from trainscout.optimizer.storage.backends import damaged_records
 from trainscout.optimizer.storage.claims import Claims

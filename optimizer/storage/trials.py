@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import optuna
 
-from trainscout.optimizer.executors import Outcome
+from trainscout.optimizer.executors.base import Outcome
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.space import Indices, Space
 from trainscout.optimizer.storage.backends import FIELD, damaged, file_of, open_storage

@@ -20,9 +20,3 @@ stages, the others are left out: the bound is then below the footprint, else equ
 What depends on few fields is worked out once per combination of them (``pruning.recipe_table``),
 the rest is NumPy on whole columns.
 """
-
-from __future__ import annotations
-
-from trainscout.pruning.bounds.recipe_bounds import Bounds, RecipeBounds
-
-__all__ = ["Bounds", "RecipeBounds"]

@@ -12,7 +12,8 @@ from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.choices import CLEARLY_LESS, choices, count_switches, layout_of
 from trainscout.optimizer.objective import MEASURES, Objective, non_dominated
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.samplers import SearchSpec, make_sampler
+from trainscout.optimizer.samplers import make_sampler
+from trainscout.optimizer.samplers.base import SearchSpec
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.trial import Trial

@@ -16,7 +16,8 @@ import pytest
 
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, story, toy_question
 from trainscout.optimizer.asked import AskedSearch
-from trainscout.optimizer.executors import Executor, Outcome, make_executor
+from trainscout.optimizer.executors import make_executor
+from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
 from trainscout.optimizer.executors.pooled import PooledExecutor, affordable_workers, free_bytes
 from trainscout.optimizer.executors.short_first import ShortFirstExecutor

@@ -13,7 +13,7 @@ from trainscout.optimizer.bounding import BoundingSurvey
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.union import UnionSpace, compile_space
-from trainscout.pruning.bounds import Bounds
+from trainscout.pruning.bounds.recipe_bounds import Bounds
 from trainscout.pruning.equivalence import canonical
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework

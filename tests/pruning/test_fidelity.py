@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.optimizer.fake_simulator import SPACE, FakeSimulator, toy_question
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.union import compile_space
-from trainscout.pruning import TACTICS, History, Known, apply_tactics, resolves_others_rank
+from trainscout.pruning import TACTICS, apply_tactics
+from trainscout.pruning.tactic import History, Known, resolves_others_rank
 
 QUESTION = toy_question()
 SMALL = {

@@ -7,8 +7,9 @@ from hypothesis import given
 
 from tests.pruning.questions import MODELS, jobs
 from tests.simulators.jobs import GPT175B, TINY, make_job
-from trainscout.pruning import TACTICS, History, Known
+from trainscout.pruning import TACTICS
 from trainscout.pruning.memory_order import MEMORY_ORDER
+from trainscout.pruning.tactic import History, Known
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator

@@ -5,15 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.optimizer.fake_simulator import FakeSimulator, toy_question
-from trainscout.pruning import (
-    TACTICS,
-    History,
-    Known,
-    apply_tactics,
-    resolves_others_rank,
-    select_tactics,
-)
+from trainscout.pruning import TACTICS, apply_tactics, select_tactics
 from trainscout.pruning.micro_batches import QUANTISATION_GAIN
+from trainscout.pruning.tactic import History, Known, resolves_others_rank
 from trainscout.simulators.predictor.answer.prediction import StageMemory
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework

@@ -90,9 +90,6 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes} bytes"
 
 
-__all__ = ["Allocator", "AllocatorSettings", "Block", "OutOfMemory"]
-
-
 class Allocator:
     """One process's allocator on one device.
 

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
+from trainscout.simulators.virtual_cluster.allocator.segments import Block
 from trainscout.simulators.virtual_cluster.traces import events
 
-from .allocator import Allocator, AllocatorSettings, Block, OutOfMemory
+from .allocator import Allocator, OutOfMemory
 
 Ints = NDArray[np.int64]
 

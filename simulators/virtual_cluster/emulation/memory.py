@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch._subclasses.fake_tensor import FakeTensor
 
-from trainscout.simulators.virtual_cluster.allocator.allocator import (
-    Allocator,
-    AllocatorSettings,
-    Block,
-    OutOfMemory,
-)
+from trainscout.simulators.virtual_cluster.allocator.allocator import Allocator, OutOfMemory
+from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
+from trainscout.simulators.virtual_cluster.allocator.segments import Block
 from trainscout.simulators.virtual_cluster.traces import events
 
 from .recorder import Recorder

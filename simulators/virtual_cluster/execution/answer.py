@@ -16,7 +16,7 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Times
 from trainscout.simulators.predictor.replay.priced import BUBBLE, EVIDENCE, PART_INDEX, PARTS
 from trainscout.simulators.predictor.workload.ir import Communicator
-from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
+from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
 from trainscout.simulators.virtual_cluster.allocator.allocator_trace import (
     Clock,
     MemoryOverTime,

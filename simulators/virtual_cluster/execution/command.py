@@ -39,7 +39,9 @@ def run(options: argparse.Namespace) -> None:
     from trainscout.simulators.predictor.kernels.measured import load_measured
     from trainscout.simulators.predictor.replay.rules import read_rules
     from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
-    from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
+    from trainscout.simulators.virtual_cluster.allocator.allocator_settings import (
+        AllocatorSettings,
+    )
     from trainscout.simulators.virtual_cluster.traces.files import read_directory
     from trainscout.simulators.virtual_cluster.traces.perfetto import write_perfetto
 

@@ -26,7 +26,7 @@ from trainscout.simulators.predictor.replay.rules import Rules
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
 from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES
 from trainscout.simulators.predictor.workload.ir import Collective
-from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
+from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
 from trainscout.simulators.virtual_cluster.traces.collate.collated import Collated, collate
 from trainscout.simulators.virtual_cluster.traces.events import HostGap, Trace
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events

@@ -18,7 +18,7 @@ from trainscout.simulators.predictor.question.launch import (
     ScriptQuestion,
     Start,
 )
-from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
+from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
 from trainscout.simulators.virtual_cluster.execution.answer import RankStep, TracedStep
 from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.traces.events import BACKWARD, Phase, Trace

@@ -10,7 +10,8 @@ import pytest
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.scripts.search import read_launch, survey_launches, tactics_for
 from trainscout.optimizer.scripts.space import compile_script_space
-from trainscout.pruning import TACTICS, History, Known, apply_tactics, select_tactics
+from trainscout.pruning import TACTICS, apply_tactics, select_tactics
+from trainscout.pruning.tactic import History, Known
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.launch import (

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.pruning.questions import jobs
 from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, make_job
-from trainscout.pruning.bounds import Bounds
 from trainscout.pruning.bounds.columns import PASS_FIELDS
 from trainscout.pruning.bounds.layouts import Layout
+from trainscout.pruning.bounds.recipe_bounds import Bounds
 from trainscout.pruning.bounds.step_end import END_FIELDS
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.question.cluster import MeasuredCollective

@@ -60,7 +60,7 @@ def test_targets_and_what_ifs_are_typed():
     ],
 )
 def test_wrong_settings_are_refused(wrong, message):
-    from trainscout.conf.build import explain_hydra_error
+    from trainscout.conf.input_errors import explain_hydra_error
 
     with pytest.raises(Exception) as caught:  # noqa: PT011
         plan(wrong)

@@ -14,7 +14,7 @@ from tests.reports.launch_import.samples import model as declared_model
 from tests.samples import CLUSTER, GPU, TRAINING
 from tests.simulators.jobs import MOE, TINY, make_job
 from tests.simulators.schedule_files import write_schedule
-from trainscout.pruning.bounds import Bounds
+from trainscout.pruning.bounds.recipe_bounds import Bounds
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.reports.launch.directory import launches
 from trainscout.reports.launch_import.read import read_launch

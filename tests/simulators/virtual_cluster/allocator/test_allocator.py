@@ -9,12 +9,9 @@ from hypothesis import strategies as st
 
 from tests.simulators.predictor.memory.naive_allocator import NaiveAllocator
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.allocator.allocator import (
-    Allocator,
-    AllocatorSettings,
-    Block,
-    OutOfMemory,
-)
+from trainscout.simulators.virtual_cluster.allocator.allocator import Allocator, OutOfMemory
+from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
+from trainscout.simulators.virtual_cluster.allocator.segments import Block
 
 MIB = 2**20
 GIB = 2**30
