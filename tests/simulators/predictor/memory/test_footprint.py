@@ -194,17 +194,8 @@ def test_monotone_in_micro_batch_and_recomputation(
     model: Model, tp: int, pp: int, attention: str
 ) -> None:
     def peak(**recipe: Any) -> int:
-        job = make_job(
-            model,
-            nodes=2,
-            tp=tp,
-            pp=pp,
-            sp=tp > 1,
-            batch=256,
-            training={"attention": attention},
-            **recipe,
-        )
-        return memory_of(job).peak_allocated_bytes
+        recipe |= {"tp": tp, "pp": pp, "sp": tp > 1, "training": {"attention": attention}}
+        return memory_of(make_job(model, nodes=2, batch=256, **recipe)).peak_allocated_bytes
 
     micro = [peak(micro_batch=size) for size in (1, 2, 4)]
     assert micro[0] < micro[1] < micro[2]
@@ -318,16 +309,8 @@ def test_a_larger_reserve_leaves_less_room() -> None:
 
 def test_gpt175b_first_stage_by_the_published_formulas() -> None:
     # Eight layers of sbh (34/t + 5as/ht) bytes for each of twelve micro-batches in flight.
-    job = make_job(
-        GPT175B,
-        nodes=12,
-        tp=8,
-        pp=12,
-        sp=True,
-        batch=1536,
-        zero_stage=0,
-        training={"attention": "unfused"},
-    )
+    recipe: dict[str, Any] = {"tp": 8, "pp": 12, "sp": True, "zero_stage": 0}
+    job = make_job(GPT175B, nodes=12, batch=1536, training={"attention": "unfused"}, **recipe)
     first = memory_of(job).per_stage[0]
     layers = 12 * 8 * 342 * 2**20
     # The embedding keeps a dropout mask.
@@ -373,30 +356,15 @@ SIMUMAX = [
 def test_published_allocator_peaks(
     name: str, layers: int, tp: int, cp: int, pp: int, sequence: int, measured: float
 ) -> None:
-    large = name.endswith("405b")
-    model = replace(
-        LLAMA,
-        name=name,
-        num_layers=layers,
-        hidden_size=16384 if large else 8192,
-        num_heads=128 if large else 64,
-        num_query_groups=16 if large else 8,
-        ffn_hidden_size=53248 if large else 28672,
-        vocab_size=128256,
-        vocab_multiple=128,
-        sequence_length=sequence,
-        qk_norm=False,
-    )
-    job = make_job(
-        model,
-        tp=tp,
-        cp=cp,
-        pp=pp,
-        sp=tp > 1,
-        batch=4 * 8 // (tp * cp * pp),
-        training={"cross_entropy": "in_place"},
-    )
-    blackwell = load_catalogue().architectures["blackwell"]
+    shipped = load_catalogue()
+    # SimuMax's 405B has 16 groups of heads.
+    groups = 16 if name == "llama3_405b" else 8
+    shape: dict[str, Any] = {"num_layers": layers, "num_query_groups": groups}
+    model = replace(shipped.models[name], sequence_length=sequence, **shape)
+    recipe: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "sp": tp > 1}
+    batch, training = 4 * 8 // (tp * cp * pp), {"cross_entropy": "in_place"}
+    job = make_job(model, batch=batch, training=training, **recipe)
+    blackwell = shipped.architectures["blackwell"]
     job = replace(job, gpu=replace(job.gpu, architecture=blackwell))
     peak = memory_of(job).peak_allocated_bytes
     assert peak / GIB == pytest.approx(measured, rel=0.003)
@@ -406,15 +374,9 @@ def test_a_recorded_megatron_rank() -> None:
     # Second of four stages of four GPT-175B layers, tp=8, dp=3, sequence parallelism, three
     # micro-batches in flight, distributed optimizer: megatron-core 0.16.1 on fake tensors held
     # 12.78 GiB at the peak of its second iteration, 8.44 GiB of it static.
-    job = make_job(
-        replace(GPT175B, num_layers=16),
-        nodes=12,
-        tp=8,
-        pp=4,
-        sp=True,
-        batch=24,
-        training={"attention": "unfused", "wgrad_placeholders": False},
-    )
+    training = {"attention": "unfused", "wgrad_placeholders": False}
+    model = replace(GPT175B, num_layers=16)
+    job = make_job(model, nodes=12, tp=8, pp=4, sp=True, batch=24, training=training)
     stage = memory_of(job).per_stage[1]
     static = sum(stage.kind[name] for name in ("parameters", "gradients", "optimizer"))
     assert static / GIB == pytest.approx(8.44, abs=0.005)
