@@ -23,17 +23,8 @@ NETWORKS = ("whitebox", "flow")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command."""
-    run(_parser().parse_args(arguments))
-    return OK
-
-
-def run(options: argparse.Namespace) -> None:
-    """Predict, write the files asked for, and show the step.
-
-    Raises:
-        InputError: for traces, declarations or places that cannot be used.
-    """
+    """Predict, write the files asked for, and show the step."""
+    options = _parser().parse_args(arguments)
     # NumPy, numba and the tables take a second to load; --help does not need them.
     from trainscout.simulators.predictor.io.terminal import show
     from trainscout.simulators.predictor.kernels.measured import load_measured
@@ -91,6 +82,7 @@ def run(options: argparse.Namespace) -> None:
         counters = {rank.rank: memory_counters(rank) for rank in step.ranks}
         write_perfetto(options.perfetto, played, times, "--perfetto", counters)
     show(report(step))
+    return OK
 
 
 def _parser() -> argparse.ArgumentParser:

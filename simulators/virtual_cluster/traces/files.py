@@ -224,7 +224,7 @@ def find_traces(directory: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def read_directory(directory: Path, limits: Limits = LIMITS) -> tuple[Trace, ...]:
+def read_directory(directory: Path) -> tuple[Trace, ...]:
     """All traces of a directory, which must be of one job, in order of rank; of one without any,
     its Chakra execution traces (``*.et``).
 
@@ -240,7 +240,7 @@ def read_directory(directory: Path, limits: Limits = LIMITS) -> tuple[Trace, ...
         return read_chakra(directory)
     traces: list[Trace] = []
     for rank, path in find_traces(directory).items():
-        trace = read_trace(path, limits)
+        trace = read_trace(path)
         if trace.header.rank != rank:
             raise InputError(FIELD, path, f"holds the trace of rank {trace.header.rank}")
         if traces and trace.header.world_size != traces[0].header.world_size:
