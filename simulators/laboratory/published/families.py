@@ -25,6 +25,7 @@ class Family:
     linear_bias: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
+    post_norms: bool = False
     clamped_mlp: bool = False
     scaled_rope: bool = False
     dropout: bool = False

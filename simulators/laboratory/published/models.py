@@ -51,7 +51,10 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
     """
     assumed: list[str] = []
     if (name := declared_shape(row.model)) is not None:
-        return _declared(row, statement, load_catalogue().models[name], assumed), tuple(assumed)
+        model = load_catalogue().models[name]
+        shape = model.num_layers, model.hidden_size
+        if (given(row.num_layers, shape[0]), given(row.hidden, shape[1])) == shape:
+            return _declared(row, statement, model, assumed), tuple(assumed)
     if reason := other_architecture(row.model) or _other_training(statement):
         raise CannotReplayError(reason)
     layers = _required("num_layers", row.num_layers)
@@ -105,6 +108,7 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         linear_bias=_has(statement, "linear_biases", family.linear_bias),
         qkv_bias=_has(statement, "linear_biases", family.qkv_bias),
         qk_norm=_has(statement, "qk_norm", family.qk_norm),
+        post_norms=family.post_norms,
         clamped_mlp=family.clamped_mlp,
         scaled_rope=family.scaled_rope,
         dropout=_has(statement, "dropout", dropout),
@@ -118,10 +122,8 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
 
 def _declared(row: Row, statement: Statement, model: Model, assumed: list[str]) -> Model:
     """A declared model as a row trains it."""
-    assumed.append(f"shape not published here: that of {model.name}")
-    moe = model.moe
-    if moe is not None:
-        moe = dataclasses.replace(moe, **_routing(row, statement, assumed))
+    assumed.append(f"its layers are those of {model.name} (conf/model)")
+    moe = model.moe and dataclasses.replace(model.moe, **_routing(row, statement, assumed))
     if "super" in model.name and not statement.says("mtp"):
         assumed.append("multi-token prediction not published: none")
     model = dataclasses.replace(

@@ -80,8 +80,10 @@ def test_a_hybrid_without_a_printed_shape_is_the_declared_one():
 
 @pytest.mark.parametrize(("notes", "towers"), [("text only", 0), ("images and text packed", 1)])
 def test_a_hybrid_is_the_declared_one_whose_tower_only_images_train(notes, towers):
-    model = replayable(model="Qwen3.5-9B", pp=1, dp=64, tp=1, notes=notes).job.model
+    changes = {"model": "Qwen3.5-9B", "pp": 1, "dp": 64, "tp": 1, "notes": notes}
+    model = replayable(**changes).job.model
     assert ("linear" in model.kinds, len(model.towers)) == (True, towers)
+    assert not replayable(**changes, num_layers=16).job.model.kinds
 
 
 def test_what_a_preset_says_beside_a_declared_shape():
@@ -91,6 +93,7 @@ def test_what_a_preset_says_beside_a_declared_shape():
         "Mamba output projections in MXFP8"
     )
     row = {"model": "Nemotron_3_Super", "framework": "Megatron-Bridge 26.06", "dtype": "mxfp8"}
+    row |= dict.fromkeys(("num_layers", "hidden"))
     job = replayable(gpu="GB300-288GB", pp=1, dp=64, tp=1, notes=notes, **row).job
     assert job.framework.cuda_graphs
     assert job.model.moe.dispatcher == "deepep"
