@@ -299,4 +299,4 @@ def _dims(call: Call, ndim: int) -> tuple[int, ...]:
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(ndim))
     dims = dim if isinstance(dim, (list, tuple)) else (dim,)
-    return tuple(d % ndim if ndim else 0 for d in dims)
+    return tuple(d % ndim for d in dims if ndim)

@@ -133,6 +133,13 @@ def test_the_sum_of_nothing_is_known() -> None:
         assert rank.grade(rank.unknown(0, 4).sum(0)) == "exact"
 
 
+def test_a_number_may_be_summed_along_a_dimension_that_it_lacks() -> None:
+    rank = FakeRank()
+    with rank:
+        right = (rank.unknown(8, 4) > 0).sum()  # as torchmetrics sums what was right
+        assert rank.read(right.sum(dim=0)) == rank.read(right) == 16
+
+
 def test_views_and_the_tensor_they_look_at_see_each_others_writes() -> None:
     rank = FakeRank()
     flags = rank.enter(torch.tensor([1, 0, 0]))
