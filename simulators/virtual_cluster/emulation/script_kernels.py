@@ -93,6 +93,8 @@ def extension(name: str, source: str) -> ModuleType:
     def undefined(shown: str) -> Callable[..., None]:
         if shown.startswith("__"):
             raise AttributeError(shown)
+        if re.search(rf'\benum_<[^"]*"{re.escape(shown)}"', source):
+            raise refusal(shown, "the values that it names are known to compiled code alone")
         return _function(shown, source, shown)
 
     # What torch defines for Python itself (``functions=``), and classes.

@@ -18,6 +18,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     m.def("forward", &forward, "it");
     m.def("twice", &twice);
     pybind11::class_<Cell>(m, "Cell").def(pybind11::init<const int>());
+    pybind11::enum_<Side>(m, "Side", pybind11::module_local()).value("LEFT", Side::LEFT);
 }
 TORCH_LIBRARY(mine, m) {
     m.def("backward(Tensor x, Tensor(a!) y) -> ()");
@@ -36,7 +37,7 @@ torch.ops.mine.backward(row, out)
 torch.ops.mine.plain(row, out)
 text = "void scale(torch::Tensor x) {}"
 load_inline("inline", "void scale(torch::Tensor x);", text, functions=["scale"]).scale(out)
-for returning in (lambda: made.Cell(6), lambda: made.twice(row)):
+for returning in (lambda: made.Cell(6), lambda: made.twice(row), lambda: made.Side.LEFT):
     try:
         returning()
     except Exception as error:
@@ -56,6 +57,7 @@ def test_sources_are_opaque_launches(tmp_path: Path, monkeypatch: pytest.MonkeyP
     why = "what a function that the script compiles returns is not known"
     for name in ("Cell", "twice"):
         assert f"{name}=used: is not emulated: {why}" in run.output
+    assert "Side=used: is not emulated: the values that it names" in run.output
     launches = [
         each for each in run.trace.events if isinstance(each, Op) and "launch" in each.name
     ]
