@@ -84,8 +84,7 @@ def extension(name: str, source: str) -> ModuleType:
         shown, schema, function = found.groups()
         launch = _function(shown, source, function or shown, schema)
         namespace = [space for start, space in opened if start < found.start()][-1:]
-        is_module = not namespace or namespace[0] in ("TORCH_EXTENSION_NAME", name)
-        if is_module:
+        if not namespace or namespace[0] in ("TORCH_EXTENSION_NAME", name):
             setattr(made, shown, launch)
         if namespace and namespace[0] != "TORCH_EXTENSION_NAME":
             setattr(getattr(torch.ops, namespace[0]), shown, launch)

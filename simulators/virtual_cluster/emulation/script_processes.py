@@ -35,13 +35,12 @@ class _Host(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
-            return func(
-                *[_real(value) for value in args],
-                **{name: _real(value) for name, value in (kwargs or {}).items()},
-            )
+            named = {name: _real(value) for name, value in (kwargs or {}).items()}
+            return func(*_real(tuple(args)), **named)
         except Exception as error:
             if gap := gap_left(error):
-                sys.stderr.write(f"gap of the emulator in a process of the script: {gap}\n")
+                stated = f"gap of the emulator in a process of the script: {gap}"
+                sys.stderr.write(f"{stated} (only the process that is run has a device)\n")
             raise
 
 
