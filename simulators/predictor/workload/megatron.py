@@ -174,12 +174,12 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
         runs.append(Run(*head_blocks(shard), 1, _last_parameters(shard, mode)))
     if shard.overlap_dispatch:
         runs = [_with_exchanges_overlapping(run) for run in runs]
+    if mode.one_root_unit and shape.first and shape.last:
+        runs = _with_root_unit(runs)
     for reference in mode.references:
         ends = {"first": shape.first, "last": shape.last}
         frozen = reference_runs(reference, shape.layers, **ends)
         runs = [*frozen, *runs] if reference.leads else [*runs, *frozen]
-    if mode.one_root_unit and shape.first and shape.last:
-        runs = _with_root_unit(runs)
     if mode.copies_gathered:
         runs = [_with_copies(run, shard) for run in runs]
     if mode.flattened_bytes:

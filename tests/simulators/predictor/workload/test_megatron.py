@@ -10,6 +10,7 @@ import pytest
 from tests.simulators.jobs import LLAMA, TINY, make_job
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.tuning import Dpo
 from trainscout.simulators.predictor.workload.data_parallel import Transfer
 from trainscout.simulators.predictor.workload.ir import Block, Streaming
 from trainscout.simulators.predictor.workload.megatron import build_workload
@@ -68,6 +69,9 @@ def runs_of(job: Job) -> tuple[Run, ...]:
 def test_one_root_unit_holds_both_ends_and_travels_with_the_first() -> None:
     apart = runs_of(make_job(LLAMA, zero_stage=3))
     joined = runs_of(make_job(LLAMA, zero_stage=3, training={"one_root_unit": True}))
+    # Passes of a frozen model beside it have ends of their own.
+    beside = {"one_root_unit": True, "dpo": Dpo(kto=True)}
+    assert runs_of(make_job(LLAMA, zero_stage=3, training=beside))[: len(joined)] == joined
     assert joined[0].parameters == apart[0].parameters + apart[-1].parameters
     assert joined[-1].parameters == LocalParameters()
     assert [run.kept for run in joined] == [True] + [False] * (len(joined) - 1)
