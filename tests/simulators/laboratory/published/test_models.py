@@ -214,7 +214,7 @@ def test_trainers_of_pytorch_leave_routers_alone(label, experts, ep, notes, load
 
 def test_what_a_script_leaves_on_is_read():
     plain = replayable(gpu="H100-80GB-SXM").job.model
-    notes = "the script has linear biases, learned positions and dropout of 0.1"
+    notes = "the script has linear biases, learned positions and dropout 0.1"
     found = replayable(gpu="H100-80GB-SXM", notes=notes).job.model
     assert (plain.linear_bias, plain.qkv_bias, plain.dropout) == (False, False, False)
     assert (found.linear_bias, found.qkv_bias, found.dropout) == (True, True, True)
