@@ -38,6 +38,7 @@ _VALIDATED = {
 }
 # Fabrics that go by another name, or of which nobody published measurements.
 _PRICED_AS = {
+    "": ("infiniband", "fabric not published: infiniband"),
     "omni-path": ("omni_path", ""),
     "ethernet": ("roce", "Ethernet is priced as RoCE of the same rate"),
 }
@@ -68,13 +69,11 @@ def cluster_of(
         rate = _ETHERNET_GBPS / per_node if named == "ethernet" else server.nic_gbps
         if nodes > 1:
             assumed.append(f"node network not published: {rate:g} Gb/s per GPU")
-    fabric, words = _PRICED_AS.get(named or "", (named or "infiniband", ""))
+    fabric, words = _PRICED_AS.get(named or "", (named or "", ""))
     slowest = _SLOWEST_NIC_GBPS
     if named in (None, "infiniband"):
         slowest = max(slowest, min(_SLOWEST_INFINIBAND_GBPS, server.nic_gbps))
     nics, nic_gbps = _nics(rate, per_node, slowest)
-    if nodes > 1 and named is None:
-        assumed.append(f"fabric not published: {fabric}")
     if nodes > 1 and words:
         assumed.append(words)
 

@@ -130,8 +130,8 @@ def framework_of(
         flag = "trainer" in row.framework.lower() and statement.says("recompute", "flag")
         reenters = flag and not changes.get("recompute_stops_early", True)
         # Units smaller than the checkpoint they are in are gathered to run again, and freed.
-        again = reenters or statement.says("units", "by_size")
-        changes |= {"recompute_stops_early": not reenters, "gathers_to_recompute": again}
+        changes["gathers_to_recompute"] = reenters or statement.says("units", "by_size")
+        changes["recompute_stops_early"] = not reenters
     if name in ("huggingface", "torch_eager") and statement.says("layers", "transformer_engine"):
         # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
         changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}
@@ -297,10 +297,8 @@ def _stated(
         newest = framework.name in _TORCH and framework.attention == "flash"
         changes["attention"] = "flash" if newest else "flash2"
     elif attention == "fused":
-        kernel = framework.attention
-        if kernel == "unfused":
-            kernel = "flash1" if era.before(_SINCE["flash2"]) else "flash2"
-        changes["attention"] = kernel
+        if framework.attention == "unfused":
+            changes["attention"] = "flash1" if era.before(_SINCE["flash2"]) else "flash2"
     elif attention:
         changes["attention"] = attention
     for fact, values in _STATED.items():
@@ -313,10 +311,9 @@ def _stated(
         # A module compiled as a whole makes its loss too, but for those of LitGPT; torchtune's
         # chunks of 16-bit logits are compiled beside it (training/_compile.py).
         apart = project_of(statement) == "lightning" or statement.says("loss")
+        own = framework.name in _WITH_LOSS and not apart
         chunks = project_of(statement) == "torchtune" and statement.says("loss", "chunked")
-        if statement.says("compile", "yes") and (
-            chunks or (framework.name in _WITH_LOSS and not apart)
-        ):
+        if statement.says("compile", "yes") and (chunks or own):
             changes["cross_entropy"] = "compiled"
     if compiles and statement.says("compile", "no", "loss"):
         changes |= {"fusion": "eager", "fused_norm": statement.says("norm", "fused")}

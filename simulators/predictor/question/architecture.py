@@ -49,8 +49,7 @@ class CollectiveFacts:
     doubles_few_channels: bool
     """Between nodes, fewer than 16 channels above 45 GB/s become twice as many."""
     channels_of_ranks: dict[str, int]
-    """Channels of a call by its ranks in one node, and ("nodes") between nodes, where the library
-    has more than its links need: each holds an SM."""
+    """SMs a call holds by its ranks in a node or over "nodes", where not as many as links need."""
     ring_plateau: float
     """Factor of a long all-reduce's latency between nodes."""
     nvls_channels: int

@@ -34,15 +34,11 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
     norm, norm_back = norm_ops(shard, "delta_norm", shard.tokens * values)
     kept = input_bytes(shard, "delta_out")
     turned = _turned(shard, delta)
+    decay_back = Streaming("delta_decay_bwd", "elementwise", 3 * decay)
     return [
         Part(
             (*into, *low, Streaming("delta_decay_fwd", "elementwise", 2 * decay), *turned),
-            (
-                *turned,
-                Streaming("delta_decay_bwd", "elementwise", 3 * decay),
-                *low_back,
-                *into_back,
-            ),
+            (*turned, decay_back, *low_back, *into_back),
             (Alloc("delta_gate", gate), Alloc("delta_decay", 2 * decay)),
             forward_peak_bytes=gathered + made,
             backward_peak_bytes=made + full + gathered,
@@ -64,13 +60,13 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
 
 def _turned(shard: Shard, delta: DeltaNet) -> list[Op]:
     """Megatron-Core's ``gated_delta_net.py`` turns channels first for the convolution and back,
-    copies the gate and repeats keys for each value head."""
-    if shard.batch_first:
+    copies the gate and repeats keys for each value head, as Transformers' modules do
+    without the package that convolves in place (causal-conv1d)."""
+    if shard.fusion == "compiled":
         return []
     token = shard.tokens // shard.tp * shard.element_bytes
-    keys = (
-        2 * (delta.v_heads + delta.k_heads) * delta.k_dim if delta.v_heads > delta.k_heads else 0
-    )
+    repeats = delta.v_heads > delta.k_heads
+    keys = 2 * (delta.v_heads + delta.k_heads) * delta.k_dim * repeats
     return [
         Streaming("delta_turn", "permute", 4 * token * delta.convolved, launches=4),
         Streaming("delta_copy", "memcpy", token * (2 * delta.v_heads * delta.v_dim + keys), 3),

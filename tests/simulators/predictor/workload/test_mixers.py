@@ -297,6 +297,15 @@ def test_shards_of_the_sequence_become_shards_of_the_heads_in_front_of_a_scan() 
     assert 2 * flops(forward) == flops(alone)
 
 
+@pytest.mark.parametrize(("fusion", "turned"), [("eager", True), ("compiled", False)])
+def test_what_is_compiled_writes_a_delta_net_s_channels_where_they_are_read(
+    fusion: str, turned: bool
+) -> None:
+    modules = {"fusion": fusion, "batch_first": True, "fused_norm": False}
+    for ops in passes(only(Mixer(delta=DELTA)), training=modules):
+        assert any(getattr(op, "name", "") == "delta_turn" for op in ops) is turned
+
+
 def test_a_prediction_says_what_no_timing_holds() -> None:
     job = make_job(HYBRID)
     stated = " ".join(ReplaySimulator().without_error_bar(job).assumptions)
