@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from pathlib import Path
 from pickle import PickleError
@@ -22,6 +21,13 @@ _NO_DATA = (
     "without running `_apply`",
     "from the 'CUDA' backend",
 )
+# What it raises of tensors whose shapes it cannot tell.
+_NO_SHAPE = (
+    *("UnsupportedFakeTensorException", "DynamicOutputShapeException"),
+    *("DataDependentOutputException", "UnsupportedOperatorException"),
+)
+# What only stands around calls of the script's modules and compiled functions.
+_AROUND = ("/training_loop.py", "/compiled.py")
 # Of these the emulator has no part, whatever a script was told before.
 ELSEWHERE = (KeyboardInterrupt, SystemExit, MemoryError, ImportError, SyntaxError)
 
@@ -38,24 +44,22 @@ def gap_left(error: BaseException) -> str | None:
     return reason(error) if refused else f"{operation(inside)}: {reason(error)}"
 
 
-def frames(error: BaseException) -> tuple[list[FrameType], FrameType | None]:
-    """The emulator's frames, innermost first, and the script's that called them."""
+def frames(error: BaseException) -> tuple[list[FrameType], str]:
+    """The emulator's frames, innermost first, and the script's place that called them."""
     inside: list[FrameType] = []
-    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if not _is_below(frame):
-            return inside, frame
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        code = frame.f_code
+        if not code.co_filename.startswith(_OWN) and not any(
+            part in code.co_filename for part in _BELOW
+        ):
+            return inside, f"{code.co_filename}:{line} in {code.co_name}"
         inside.append(frame)
-    return inside, None
+    return inside, "unknown place"
 
 
 def reason(error: BaseException) -> str:
     """What an exception says, in one line."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-
-
-def _is_below(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return name.startswith(_OWN) or any(part in name for part in _BELOW)
 
 
 def is_gap(error: BaseException, inside: list[FrameType]) -> bool:
@@ -65,25 +69,10 @@ def is_gap(error: BaseException, inside: list[FrameType]) -> bool:
         return True
     if isinstance(error, ELSEWHERE):
         return False
-    fakes = sys.modules.get("torch._subclasses.fake_tensor")
-    kinds = [
-        getattr(fakes, name)
-        for name in (
-            *("UnsupportedFakeTensorException", "DynamicOutputShapeException"),
-            *("DataDependentOutputException", "UnsupportedOperatorException"),
-        )
-        if hasattr(fakes, name)
-    ]
-    if isinstance(error, tuple(kinds)) or any(text in str(error) for text in _NO_DATA):
+    if type(error).__name__ in _NO_SHAPE or any(text in str(error) for text in _NO_DATA):
         return True
-    emulated = [
-        frame
-        for frame in inside
-        if frame.f_code.co_filename.startswith(_OWN)
-        # What only stands around calls of the script's modules and compiled functions.
-        and not frame.f_code.co_filename.endswith(("/training_loop.py", "/compiled.py"))
-    ]
-    if not emulated:
+    names = [frame.f_code.co_filename for frame in inside]
+    if not any(name.startswith(_OWN) and not name.endswith(_AROUND) for name in names):
         return False
     if isinstance(error, NotImplementedError):
         return True
@@ -93,11 +82,9 @@ def is_gap(error: BaseException, inside: list[FrameType]) -> bool:
     return not imitated
 
 
-def operation(inside: list[FrameType]) -> str | None:
+def operation(inside: list[FrameType]) -> str:
     """What was asked of the emulator whose frames are ``inside``."""
     for frame in inside:
-        if frame.f_code.co_name == "__torch_dispatch__":
-            function = frame.f_locals.get("func")
-            if function is not None:
-                return str(function)
-    return inside[0].f_code.co_name if inside else None
+        if frame.f_code.co_name == "__torch_dispatch__" and "func" in frame.f_locals:
+            return str(frame.f_locals["func"])
+    return inside[0].f_code.co_name if inside else "an operation"

@@ -41,18 +41,11 @@ def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
         package := (error.name or "").split(".")[0]
     ):
         return f"gap of the emulator: {error}; {_INSTALL.format(package)}"
-    inside, frame = frames(error)
+    inside, where = frames(error)
     if not is_gap(error, inside):
         return _of_what_was_not_received(error, recorder)
-    lines = {id(each): line for each, line in traceback.walk_tb(error.__traceback__)}
-    where = "unknown place"
-    if frame is not None:
-        code = frame.f_code
-        where = f"{code.co_filename}:{lines[id(frame)]} in {code.co_name}"
-    refused = isinstance(error, InputError)
-    what = operation(inside) or "an operation"
-    advice = "" if refused else f"; {_ADVICE}"
-    return f"gap of the emulator: {what} at {where}: {reason(error)}{advice}"
+    advice = "" if isinstance(error, InputError) else f"; {_ADVICE}"
+    return f"gap of the emulator: {operation(inside)} at {where}: {reason(error)}{advice}"
 
 
 def _of_what_was_not_received(error: BaseException, recorder: Recorder) -> str | None:

@@ -14,7 +14,6 @@ from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_
 from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
-from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 
 
 class Launches:
@@ -48,17 +47,7 @@ class Launches:
 
     def _close(self) -> tuple[Launch, ...]:
         region, self._region = self._region, []
-        used = {
-            tensor.storage
-            for event in region
-            if isinstance(event, events.Op)
-            for tensor in tensors((*event.inputs, *event.outputs))
-        }
-        before: list[events.Event] = [
-            events.Alloc(storage, self._sizes[storage], 0)
-            for storage in sorted(each for each in used if each in self._sizes)
-        ]
-        lowered = lower_events([*before, *region], len(before))[len(before) :]
+        lowered = lower_events(region, sizes=self._sizes)
         found: list[Launch] = []
         for event, alone in zip(region, lowered, strict=True):
             if alone is not None and isinstance(event, events.Op):

@@ -171,14 +171,18 @@ def _sharing(members: list[Member]) -> list[list[Member]]:
 
 
 def lower_events(
-    stretch: Sequence[events.Event], start: int = 0, stop: int | None = None
+    stretch: Sequence[events.Event],
+    start: int = 0,
+    stop: int | None = None,
+    sizes: dict[int, int] | None = None,
 ) -> list[Lowered | None]:
     """What every event amounts to on the device; None for events that are no operations.
 
     A fused kernel stands at the last operation it replaces. Only events from ``start`` to before
-    ``stop`` are lowered; earlier ones tell how large storages are."""
+    ``stop`` are lowered; earlier ones, and ``sizes``, tell how large storages are.
+    """
     lowered: list[Lowered | None] = [None] * len(stretch)
-    sizes: dict[int, int] = {}
+    sizes = {} if sizes is None else sizes
     fusion = Fusion(sizes)
     depth = 0
     for event in stretch[:start]:
