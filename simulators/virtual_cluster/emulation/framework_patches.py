@@ -16,22 +16,14 @@ from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
 
+from .vendor.refuse import refusal
+
 Patch = Callable[[ModuleType], None]
 
 
-def _deepspeed_zero(module: ModuleType) -> None:
-    # They compare with what rank 0 broadcasts, which did not run here; all ranks would agree.
-    module.assert_ints_same_as_other_ranks = _agree  # type: ignore[attr-defined]
-    module.assert_lst_len_same_as_other_ranks = _agree  # type: ignore[attr-defined]
-
-
-def _agrees_on(check: str) -> Patch:
-    """Whether all ranks' parts together are a whole, of which this rank knows its own."""
-    return lambda module: setattr(module, check, _agree)
-
-
-def _agree(*args: Any, **kwargs: Any) -> None:
-    return None
+def _agrees_on(*checks: str) -> Patch:
+    """Whether all ranks' parts together are a whole, or are what rank 0 has: it is so."""
+    return lambda module: vars(module).update(dict.fromkeys(checks, lambda *_, **__: None))
 
 
 def _deepspeed_operations(module: ModuleType) -> None:
@@ -73,25 +65,12 @@ def _megatron_graphs(module: ModuleType) -> None:
     module.ArgMetadata.__init__ = init
 
 
-def _transformers_tracing(module: ModuleType) -> None:
-    # It takes tensors without data for torch.compile's and then builds masks that nobody needs.
-    module.is_fake_tensor = _no  # type: ignore[attr-defined]
-
-
-def _no(*args: Any) -> bool:
-    return False
-
-
 def _transformers_packing(module: ModuleType) -> None:
     find = module.find_packed_sequence_indices
 
-    def find_packed_sequence_indices(position_ids: Any) -> Any:
-        # Whether several sequences share a row is read from positions, which have no data on the
-        # device: taken for one, as when the model makes the positions itself.
-        packed = find(position_ids)
-        return None if position_ids.is_cuda else packed
-
-    module.find_packed_sequence_indices = find_packed_sequence_indices  # type: ignore[attr-defined]
+    # Whether several sequences share a row is read from positions, which have no data on the
+    # device: taken for one, as when the model makes the positions itself.
+    module.find_packed_sequence_indices = lambda at: None if at.is_cuda else find(at)  # type: ignore[attr-defined]
 
 
 def _pipeline_stages(module: ModuleType) -> None:
@@ -157,8 +136,6 @@ def _flat_optimizer_states(module: ModuleType) -> None:
 
 
 def _remote_calls(module: ModuleType) -> None:
-    from .vendor.refuse import refusal
-
     def init_rpc(*_: Any, **__: Any) -> Any:
         raise refusal("torch.distributed.rpc", "what other ranks' functions return")
 
@@ -230,8 +207,6 @@ def _torchaudio(module: ModuleType) -> None:
 
 
 def _hub_kernels(module: ModuleType) -> None:
-    from .vendor.refuse import refusal
-
     def get_kernel(repo_id: str, *_: Any, **__: Any) -> Any:
         # Compiled for GPUs; of some there are stand-ins, whoever built them.
         built = repo_id.replace("attention", "attn").replace("-", "")
@@ -260,7 +235,9 @@ PATCHES: dict[str, Patch] = {
     "megatron.core.transformer.cuda_graphs": _megatron_graphs,
     "megatron_fsdp.uneven_dtensor": _agrees_on("validate_uneven_dtensor"),
     "deepspeed.ops.op_builder.builder": _deepspeed_operations,
-    "deepspeed.runtime.zero.utils": _deepspeed_zero,
+    "deepspeed.runtime.zero.utils": _agrees_on(
+        "assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"
+    ),
     "pynvml": _later(".cuda.management_library", "show_virtual_gpus"),
     "streaming.base.world": _streaming_node,
     "torch.distributed.checkpoint._state_dict_stager": _staged_checkpoints,
@@ -273,7 +250,10 @@ PATCHES: dict[str, Patch] = {
     "torchvision.extension": _later(".vendor.torchvision", "declare_operators"),
     "torchvision.io.image": _later(".vendor.torchvision", "declare_images"),
     "transformers.masking_utils": _transformers_packing,
-    "transformers.utils.import_utils": _transformers_tracing,
+    # It takes tensors without data for torch.compile's and then builds masks that nobody needs.
+    "transformers.utils.import_utils": lambda module: setattr(
+        module, "is_fake_tensor", lambda *_: False
+    ),
 }
 
 

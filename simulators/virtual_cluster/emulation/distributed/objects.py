@@ -162,11 +162,9 @@ def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
         module._DistWrapper.__init__ = init
 
     def whole(module: Any) -> None:
-        for wrapper, share in (
-            (module.FullyParallelSaveStrategyWrapper, "apply_saving_parallelization"),
-            (module.FullyParallelLoadStrategyWrapper, "apply_loading_parallelization"),
-        ):
-            _only_beside_others(wrapper, share, state)
+        for act, sharing in (("Save", "apply_saving"), ("Load", "apply_loading")):
+            wrapper = getattr(module, f"FullyParallel{act}StrategyWrapper")
+            _only_beside_others(wrapper, f"{sharing}_parallelization", state)
 
     def shards(name: str, partition: str, group: str, kept: str) -> Callable[[Any], None]:
         """Of an optimizer that is spread over ranks, the states that one of them collects."""
