@@ -44,7 +44,7 @@ from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
 from .prepared import ended_with, fork_rank, preload_modules
 from .ranks_before import RanksBefore
-from .report import RunFigures, describe_gap, show_summary, swallowed, watch
+from .report import describe_gap, show_summary, swallowed, watch
 from .sink import FileSink, ListSink, Sink, UntilForward
 from .virtual_rank import VirtualRank, emulate
 
@@ -313,10 +313,8 @@ def trace_rank(before: RanksBefore, options: RankOptions, virtual: VirtualRank) 
         findings = check_trace(read_trace(options.trace))
         findings += before.ended(options.rank, state.recorder.finished_steps, read)
     findings += swallowed(state.recorder, options.rank, code)
-    figures = RunFigures(
-        wall_s=time.perf_counter() - began_s, cpu_s=time.process_time() - cpu_s, code=code
-    )
-    show_summary(state, options.trace, figures, findings)
+    spent = time.perf_counter() - began_s, time.process_time() - cpu_s
+    show_summary(state, options.trace, *spent, findings)
     wrong = any(finding.certain or options.strict for finding in findings)
     return code if code or not wrong else IMPOSSIBLE_LAUNCHES
 

@@ -8,7 +8,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 # Clocks that live mode does not replace.
@@ -78,17 +77,8 @@ def swallowed(recorder: Recorder, rank: int, code: int) -> tuple[Finding, ...]:
 _GIB = 2**30
 
 
-@dataclass(frozen=True)
-class RunFigures:
-    """Wall and CPU seconds of the process, and the script's exit code."""
-
-    wall_s: float
-    cpu_s: float
-    code: int
-
-
 def show_summary(
-    state: RankState, trace: Path, figures: RunFigures, findings: Sequence[Any]
+    state: RankState, trace: Path, wall_s: float, cpu_s: float, findings: Sequence[Any]
 ) -> None:
     """Print the figures, values that were invented and what is wrong with the trace."""
     from rich.console import Console
@@ -109,7 +99,7 @@ def show_summary(
         f"of {state.capacity_bytes / _GIB:.2f}",
         "invented values": f"{sum(count for count, _, _ in recorder.inventions.values()):,}",
         "violations": f"{recorder.violations:,}",
-        "time": f"{figures.wall_s:.1f} s, {figures.cpu_s:.1f} CPU s",
+        "time": f"{wall_s:.1f} s, {cpu_s:.1f} CPU s",
         "trace": str(trace),
     }
     for name, text in rows.items():

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import Parameter
 
 # More than any list of names, shapes or settings; models do not travel.
 MOST_BYTES = 16 * 2**20
@@ -95,14 +96,10 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, FakeTensor):
             return _without_data, (tuple(value.shape), value.dtype, value.fake_device.type)
-        if isinstance(value, torch.Tensor) and type(value) not in _WITH_DATA:
+        if isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, Parameter):
             raise pickle.PicklingError("a tensor of another kind")
         return NotImplemented
 
 
-_WITH_DATA = (torch.Tensor, torch.nn.Parameter)
-
-
 def _without_data(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
-    make = torch.zeros if device == "cpu" else torch.empty
-    return make(shape, dtype=dtype, device=device)
+    return (torch.zeros if device == "cpu" else torch.empty)(shape, dtype=dtype, device=device)

@@ -13,7 +13,7 @@ from trainscout.simulators.virtual_cluster.traces.events import Collective, Poin
 from .classes import TOLERANCE, Classes, classes
 from .communication import Communication, Communicator, Launch, communication
 from .content import content
-from .matching import Matching, Mismatch, OrderProblem, check_order, match
+from .matching import Mismatch, OrderProblem, check_order, match
 from .placement import Family, Groups, check_seen, distinct, families, is_pipeline, place, tile
 
 # Of what keeps classes apart, in an error.
@@ -25,7 +25,7 @@ class Collated:
     """A whole job: what each of its ranks does, and with whom.
 
     ``traces`` holds one rank of each class; ``class_of_rank[r]`` is the traced rank that stands
-    for rank ``r``. ``classes`` and ``matching`` are those of all ranks that were traced;
+    for rank ``r``. ``classes`` are those of all ranks that were traced;
     ``mismatches`` and ``order_problems`` are of the whole job, ranks that others stand for
     included.
     """
@@ -34,7 +34,6 @@ class Collated:
     traces: dict[int, Trace]
     class_of_rank: tuple[int, ...]
     classes: Classes
-    matching: Matching
     mismatches: tuple[Mismatch, ...]
     order_problems: tuple[OrderProblem, ...]
     _families: dict[int, dict[str, Family]]
@@ -106,8 +105,7 @@ def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
     }
     piped = _piped(communications, names)
     _check_stages(class_of_rank, found.first_of, {family: groups[family] for family in piped})
-    matching = match(list(communications.values()))
-    mismatches = dict.fromkeys(matching.mismatches)
+    mismatches = dict.fromkeys(match(list(communications.values())).mismatches)
     problems = dict.fromkeys(check_order(list(communications.values())))
     for standing in _stand_ins(class_of_rank, communications, names, groups):
         # What was seen between traced ranks need not be said again of those they stand for.
@@ -121,7 +119,6 @@ def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
         {first: by_rank[first] for first in names},
         class_of_rank,
         found,
-        matching,
         tuple(mismatches),
         tuple(problems),
         names,
