@@ -164,18 +164,16 @@ class Framework:
     seconds, where a pipeline spans nodes: for those on the node of its first."""
     host_tp_far_rank_s: float = 0.0
     """The same for those on other nodes."""
-    # Measured in PyTorch 2.13 on one busy CPU core with a group that sends nothing, as CPU seconds
-    # of a dense layer with and without TorchTitan's plan: 190 to 530 us a product, forward or
-    # backward, about 260 in the middle; without sequence parallelism (torchtune's plan) 110 to 320
-    # and about 190.
+    # CPU time of PyTorch 2.13 on one core with a group that sends nothing, the least of 120 steps
+    # and three runs, with and without a plan: a product 0.24 ms forward and 0.18 backward with
+    # sequence parallelism (TorchTitan's plan), 0.16 and 0.11 without. Frameworks declare twice
+    # their mean: profiled hosts of H100 and MI300X take 1.6 to 2.3 times as long for modules.
     host_tp_product_s: float = 0.0
     """What DTensor takes the host for a product of tensor-parallel ranks and for what is around it
     in its layer, forward or backward, in seconds; nothing where blocks are compiled."""
-    # Measured likewise, the least of 12 steps by turns with and without units of nine parameters:
-    # FSDP2 0.5 to 0.6 ms a forward and 0.8 to 1.3 a backward pass (recomputed or not, with and
-    # without tensor parallelism), FSDP1 0.4 to 0.5 and 0.4 to 0.6. Calls of NCCL come on top.
-    # DeepSpeed's hooks under ZeRO 3, on every module, take a layer of Llama (0.19.8, eight ranks
-    # that send nothing) 1.5 ms forward, 1.2 backward, and recomputed both in the backward pass.
+    # Likewise: both FSDPs take a unit of nine parameters 0.34 to 0.36 ms forward and 0.41 to 0.43
+    # backward; calls of NCCL come on top. DeepSpeed's hooks under ZeRO 3, on every module, take a
+    # layer of Llama (0.19.8) 1.5 and 1.2 ms, and recomputed both in the backward pass.
     host_unit_s: float = 0.0
     """What FSDP takes the host for a unit in a pass, forward or backward, in seconds; DeepSpeed's
     ZeRO 3, which hooks modules, for a layer in each pass, a recomputed one as well."""
