@@ -48,11 +48,9 @@ def frames(error: BaseException) -> tuple[list[FrameType], str]:
     """The emulator's frames, innermost first, and the script's place that called them."""
     inside: list[FrameType] = []
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        code = frame.f_code
-        if not code.co_filename.startswith(_OWN) and not any(
-            part in code.co_filename for part in _BELOW
-        ):
-            return inside, f"{code.co_filename}:{line} in {code.co_name}"
+        name = frame.f_code.co_filename
+        if not name.startswith(_OWN) and not any(part in name for part in _BELOW):
+            return inside, f"{name}:{line} in {frame.f_code.co_name}"
         inside.append(frame)
     return inside, "unknown place"
 

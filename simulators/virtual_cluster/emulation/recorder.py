@@ -161,8 +161,7 @@ class Recorder:
 
     def failed(self, error: BaseException) -> None:
         """An exception leaves the emulator: if it is a gap, the script may swallow it."""
-        gap = gap_left(error)
-        if gap is not None:
+        if gap := gap_left(error):
             self.gaps[self.sites.current(), gap] += 1
 
     def launching(self) -> None:

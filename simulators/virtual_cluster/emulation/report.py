@@ -67,9 +67,8 @@ def swallowed(recorder: Recorder, rank: int, code: int) -> tuple[Finding, ...]:
     site, first = next(iter(recorder.gaps))
     problem = f"{recorder.gaps.total()} gaps of the emulator were swallowed, the first: {first}"
     cause = "the script caught the exception and went on: what it asked for did not run"
-    return (
-        Finding("swallowed gaps", rank, recorder.sites.text(site), problem, cause, certain=False),
-    )
+    where = recorder.sites.text(site)
+    return (Finding("swallowed gaps", rank, where, problem, cause, certain=False),)
 
 
 # What a rank's run amounted to, in a few lines on the terminal.

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 
+from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
+
 from .launches import Launches
 from .work import HostWork, VirtualWork, WorkBatch
 
@@ -39,7 +41,9 @@ class VirtualBackend:
     supports_coalescing = True
     supports_time_estimate = False
 
-    def __init__(self, name: str, rank: int, size: int) -> None:
+    def __init__(self, name: str, rank: int, size: int, options: Any = None) -> None:
+        if not isinstance(name, str):
+            raise refusal("ProcessGroupNCCL", "made by hand of a store", "new_group")
         self._name, self._rank, self._size = name, rank, size
         self.options = NcclOptions()
 

@@ -302,6 +302,9 @@ import multiprocessing, threading, torch
 def serve():
     torch.sort(torch.eye(8, device="cuda").to_sparse())
 
+def connect():
+    torch.distributed.ProcessGroupNCCL(torch.distributed.HashStore(), 0, 1, None)
+
 def work():
     try:
         torch.ones(8, device="cuda")
@@ -315,6 +318,7 @@ if __name__ == "__main__":
         thread = threading.Thread(target=serve)
         thread.start()
         thread.join()
+        threading.Thread(target=connect).start()
         process = multiprocessing.get_context("spawn").Process(target=work)
         process.start()
         process.join()
@@ -336,7 +340,7 @@ def test_gaps_that_a_script_swallows_are_counted(tmp_path: Path, fails: str, cod
     run = emulate(tmp_path, str(tmp_path / "caught.py"), *options, check=True)
     assert run.code == code, run.output
     for stated in (
-        "caught.py:5: 3 gaps of the emulator were swallowed, the first: aten.sort",
+        "caught.py:5: 4 gaps of the emulator were swallowed, the first: aten.sort",
         "gap of the emulator in a process of the script: aten.ones",
     ):
         assert run.output.count(stated) == (code == 4), run.output
