@@ -278,7 +278,8 @@ def _price_wired(call: _Call, wiring: Wiring, algorithm: str) -> CollectivePrice
     channels = channels_used(kind, size_bytes, option, wiring)
     own = wiring.architecture.collectives.channels_of_ranks
     found = own.get("nodes" if wiring.multi_node else str(wiring.ranks))
-    if found and wiring.max_channels is None:
+    if found:
+        found = min(found, wiring.max_channels or found)
         channels = max(channels, round(channels * found / wiring.graphs.channels))
     return _price(time_us, traffic, channels, option.algorithm, option.protocol, fitted, wiring)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import GIB, KIB, MIB, cluster, group
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives import execution
 from trainscout.simulators.predictor.collectives.cost import options_of
@@ -404,6 +405,22 @@ def test_fewer_channels_hold_fewer_sms_and_move_large_messages_no_faster(kind, m
     assert few.channels <= min(most, more.channels)
     assert few.seconds >= more.seconds * (1 - 1e-9)
     assert few.evidence is Evidence.ESTIMATED
+
+
+@pytest.mark.parametrize(
+    ("members", "held", "channels"),
+    [
+        (group(2), None, 32),
+        (group(8), None, 56),
+        (group(8), 40, 40),
+        (group(8, 2), None, 64),
+        (group(8, 2), 8, 8),
+    ],
+)
+def test_rccl_holds_channels_by_its_ranks(members, held, channels):
+    machine = dataclasses.replace(cluster(2, 8, nvswitch=False), nccl_max_channels=held)
+    gpu = load_catalogue().gpus["mi300x"]
+    assert price_collective("all_gather", GIB, members, gpu, machine).channels == channels
 
 
 def summed_in_switches(machine: Cluster, size: int, gpu: Gpu = m.A100) -> CollectivePrice:
