@@ -345,8 +345,9 @@ def tower_kind(kind: str, vision: Mapping[str, Any]) -> str:
     """
     usual = WITH_IMAGES[kind].tower
     stated = vision.get("model_type") or usual
-    # As published before Transformers 5; MiniMax-M3 calls its own CLIP's.
-    if stated == kind or vision.get("position_embedding_type") == "rope":
+    # As published before Transformers 5; MiniMax-M3 calls its own CLIP's, which rotates nothing.
+    rotates = vision.get("position_embedding_type") == "rope"
+    if stated == kind or (rotates and stated == "clip_vision_model"):
         stated = usual
     if not isinstance(stated, str) or stated not in TOWERS:
         raise InputError(

@@ -402,7 +402,7 @@ def _mlps(config: Config, kind: str, family: Family, number: int) -> list[str]:
     if isinstance(flags, list) and len(flags) == number:
         return [MOE if each else DENSE for each in flags]
     period = config.whole("decoder_sparse_step", 1)
-    if config.whole("moe_layer_freq", 1) != 1:
+    if flags not in (None, 1):
         # Publishers' code and Transformers' read another number differently.
         raise _unsaid("moe_layer_freq", flags, number, "1, or a list")
     dense = config.numbers("mlp_only_layers")

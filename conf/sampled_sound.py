@@ -40,7 +40,8 @@ def sampled_fields(kind: str, config: Config, name: str, *, of_clips: bool) -> d
         if config.has(field):
             raise InputError(f"{FILE}: {field}", config.fields[field], f"is not read for {kind}")
     lists = [config.numbers(each) for each in ("conv_dim", "conv_kernel", "conv_stride")]
-    if len({len(each) for each in lists}) != 1 or min(itertools.chain([1], *lists)) < 1:
+    # One length, and not none.
+    if len({*map(len, lists), 0}) != 2 or min(itertools.chain(*lists)) < 1:
         sizes = " and ".join(str(len(each)) for each in lists)
         raise InputError(f"{FILE}: conv_kernel", lists[1], "is not one of each convolution", sizes)
     channels, kernels, strides = lists

@@ -174,6 +174,7 @@ def test_odd_values_are_refused_by_their_field(
                 ("lfm2", "block_ffn_dim_multiplier", "x"),
                 ("gemma3n_text", "num_kv_shared_layers", 35),
                 ("deepseek_v3", "moe_layer_freq", 2),
+                ("deepseek_v3", "moe_layer_freq", [1, 1, 1]),
                 ("mimo_v2_flash", "n_shared_experts", 1),
                 ("nemotron_h", "mlp_bias", True),
                 ("mistral_large4_text", "kv_source_layers", [0, *range(71)]),
@@ -188,6 +189,7 @@ def test_odd_values_are_refused_by_their_field(
         # Encoders of samples.
         (WAV2VEC, "add_adapter", True),
         (WAV2VEC, "conv_kernel", [10, 3]),
+        (WAV2VEC | {"conv_dim": [], "conv_stride": []}, "conv_kernel", []),
         (WAV2VEC, "conv_dim", 512),
         (WAV2VEC, "num_conv_pos_embedding_groups", 0),
     ],
@@ -207,6 +209,9 @@ def test_advice_leads_to_what_is_read() -> None:
         imported({"model_type": "clap", "text_config": {}, "audio_config": {}})
     with pytest.raises(InputError, match="trainscout live"):
         imported({"model_type": "clip_text_model"})
+    tower = {"model_type": "clip", "position_embedding_type": "rope"}
+    with pytest.raises(InputError, match="is not read for llava_next"):
+        imported({"model_type": "llava_next", "text_config": {}, "vision_config": tower})
     adapter = {"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-8B"}
     with pytest.raises(InputError, match="model=Qwen/Qwen3-8B training=lora"):
         imported(adapter)
