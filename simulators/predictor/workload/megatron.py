@@ -119,9 +119,10 @@ class ChunkMode:
     ``single_stage``: the head, or a module for further tokens, shares the embedding's weight.
     ``copies_gathered``: gathered parameters are copied out of the gathered buffer before they are
     used. ``flattened_bytes`` a gradient are moved on its way to the buffer that is reduced.
-    ``units``: PyTorch's FSDP wraps what has parameters.
-    ``one_root_unit`` as in the framework, under FSDP. The activations of the first ``offloaded``
-    layers leave the GPU. A ``reference`` passes each micro-batch forward, too.
+    ``units``: layers are gathered by themselves, and where FSDP wraps them ``ends_too`` (hooks of
+    DeepSpeed's sit on modules, of which the ends have few). ``one_root_unit`` as in the framework,
+    under FSDP. The activations of the first ``offloaded`` layers leave the GPU. ``references``
+    pass each micro-batch forward, too.
     """
 
     recompute: str
@@ -130,6 +131,7 @@ class ChunkMode:
     copies_gathered: bool
     flattened_bytes: int
     units: bool
+    ends_too: bool
     one_root_unit: bool
     offloaded: int
     references: tuple[Reference, ...] = ()
@@ -144,6 +146,7 @@ class ChunkMode:
             job.framework.copies_gathered and recipe.zero_stage == 3,
             flattened_bytes(job),
             job.gathers_units,
+            job.framework.torch_wrappers,
             job.framework.one_root_unit and job.gathers_units,
             recipe.offloaded_layers,
             Reference.of(job),
@@ -185,7 +188,7 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     if mode.flattened_bytes:
         runs = [_flattened(run, mode.flattened_bytes) for run in runs]
     if mode.units:
-        runs = [_unit(run) if run.parameters.held.total else run for run in runs]
+        runs = [_unit(run) if run.is_layer or mode.ends_too else run for run in runs]
     return Chunk(tuple(runs), copied)
 
 
@@ -255,6 +258,8 @@ def _flattened(run: Run, bytes_per_gradient: int) -> Run:
 
 
 def _unit(run: Run) -> Run:
+    if not run.parameters.held.total:
+        return run
     forward, backward = (replace(block, unit=True) for block in (run.forward, run.backward))
     return replace(run, forward=forward, backward=backward)
 

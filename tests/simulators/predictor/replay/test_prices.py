@@ -318,9 +318,11 @@ def test_units_of_fsdp_take_the_host_once_in_each_pass(
         for each in (0, 1e-3)
     )
     for run in build_workload(job).stages[0].chunks[0].runs:
+        # Hooks sit on modules, of which the ends have few.
+        paid = held and (run.is_layer or job.framework.torch_wrappers)
         for block in (run.forward, run.backward, backward_block(run.backward, INPUT_GRADIENT)):
             extra = slow.block(block).host_s - plain.block(block).host_s
-            assert extra == pytest.approx(held * 1e-3)
+            assert extra == pytest.approx(paid * 1e-3)
         weights = backward_block(run.backward, WEIGHT_GRADIENT)
         assert slow.block(weights).host_s == plain.block(weights).host_s
 
