@@ -68,9 +68,9 @@ def _megatron_graphs(module: ModuleType) -> None:
 def _transformers_packing(module: ModuleType) -> None:
     find = module.find_packed_sequence_indices
 
-    # Whether several sequences share a row is read from positions, which have no data on the
-    # device: taken for one, as when the model makes the positions itself.
-    module.find_packed_sequence_indices = lambda at: None if at.is_cuda else find(at)  # type: ignore[attr-defined]
+    # Whether several sequences share a row is read from positions, for which the host waits; they
+    # have no data on the device: taken for one, as when the model makes the positions itself.
+    module.find_packed_sequence_indices = lambda at: (find(at), None)[at.is_cuda]  # type: ignore[attr-defined]
 
 
 def _pipeline_stages(module: ModuleType) -> None:

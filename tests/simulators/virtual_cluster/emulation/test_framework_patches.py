@@ -107,3 +107,16 @@ def test_workers_of_one_rank_share_the_memory_of_a_node() -> None:
         for each in map(World, (6, 7))
     ]
     assert leading == [(0, 2, True), (1, 2, False)]
+
+
+def test_positions_on_the_device_are_read_as_one_sequence_and_waited_for() -> None:
+    from trainscout.simulators.virtual_cluster.emulation.framework_patches import PATCHES
+
+    read: list[Any] = []
+    module = ModuleType("masking_utils")
+    module.find_packed_sequence_indices = lambda at: read.append(at) or "packed"  # type: ignore[attr-defined]
+    PATCHES["transformers.masking_utils"](module)
+    host, device = (SimpleNamespace(is_cuda=cuda) for cuda in (False, True))
+    assert [module.find_packed_sequence_indices(at) for at in (host, device)] == ["packed", None]
+    # Dynamic control flow: without the call the device would not be waited for.
+    assert read == [host, device]
