@@ -71,6 +71,9 @@ class Framework:
     fused_softmax: bool = True
     """Unfused attention scales, masks and normalises its scores in one kernel (Megatron-LM's);
     without, in one for each, and in fp32."""
+    tensor_core_heads: bool = True
+    """Products of unfused attention take tensor cores whatever the size of a head; without, heads
+    that are no multiple of 8 leave them to the units of fp32 (cuBLAS until CUDA 11.6)."""
     complex_rope: bool = False
     """Rotary positions are never one kernel: products of complex numbers, which no compiler fuses,
     or written out beside hand-made kernels (Megatron-LM before late 2023)."""

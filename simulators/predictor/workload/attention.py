@@ -34,17 +34,11 @@ def attention_parts(shard: Shard, attention: AttentionMixer) -> list[Part]:
 
 def _qk_bytes(shard: Shard) -> tuple[int, int, int]:
     """Bytes of this rank's Q, K and V of one micro-batch."""
-    per_token = shard.element_bytes * shard.tokens
-    model = shard.model
-    if model.mla is not None:
-        heads = shard.heads
-        return (
-            heads * model.qk_head_dim * per_token,
-            heads * model.qk_head_dim * per_token,
-            heads * model.v_head_dim * per_token,
-        )
+    model, per_token = shard.model, shard.element_bytes * shard.tokens
+    # Latent attention has keys and values for every head.
+    kv_heads = shard.kv_heads if model.mla is None else shard.heads
     width, values = model.qk_head_dim * per_token, model.v_head_dim * per_token
-    return shard.heads * width, shard.kv_heads * width, shard.kv_heads * values
+    return shard.heads * width, kv_heads * width, kv_heads * values
 
 
 def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
@@ -352,7 +346,8 @@ def unfused_core(shard: Shard, keys: int | None = None) -> Part:
     model, s = shard.model, shard.sequence
     groups, size, k = shard.batch * shard.heads, shard.element_bytes, keys or s
     scores = groups * s * k
-    d, dv, dtype = model.qk_head_dim, model.v_head_dim, shard.dtype
+    d, dv = model.qk_head_dim, model.v_head_dim
+    dtype = shard.dtype if shard.tensor_core_heads or not (d % 8 or dv % 8) else "fp32"
     softmax, softmax_back, saved = _softmax(shard, scores)
     forward: list[Op] = [Gemm("scores", s, k, d, dtype, batch=groups), *softmax]
     backward: list[Op] = [

@@ -89,6 +89,7 @@ class Shard:
     fusion: str
     fused_norm: bool
     fused_softmax: bool
+    tensor_core_heads: bool
     complex_rope: bool
     repeats_kv: bool
     separate_projections: bool

@@ -28,16 +28,12 @@ def test_predictions_that_are_all_equal_order_nothing():
     assert ranking([1, 2, 3], [5, 5, 5]).kendall_tau == 0
 
 
-@given(COSTS)
-def test_reversed_orders_are_opposite(costs):
+@given(COSTS, st.floats(0.1, 10))
+def test_reversed_orders_are_opposite_and_a_common_factor_changes_nothing(costs, factor):
+    assert ranking(costs, [factor * cost for cost in costs]).selection_regret == 0
     found = ranking(costs, [-cost for cost in costs])
     assert found.kendall_tau == pytest.approx(-1)
     assert found.selection_regret == pytest.approx(max(costs) / min(costs) - 1)
-
-
-@given(COSTS, st.floats(0.1, 10))
-def test_a_common_factor_changes_nothing(costs, factor):
-    assert ranking(costs, [factor * cost for cost in costs]).selection_regret == 0
 
 
 class ByTensorParallelism(TwoSeconds):

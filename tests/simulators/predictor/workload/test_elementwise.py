@@ -21,6 +21,7 @@ from trainscout.simulators.predictor.workload.elementwise import (
 from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
+    Gemm,
     HostSync,
     Op,
     SendRecv,
@@ -186,6 +187,17 @@ def test_eager_softmax_is_a_kernel_for_each_operation_in_fp32() -> None:
     assert softmax(eager.backward) == (4 * SIZE + 12) * scores
     kept = sum(alloc.bytes for alloc in eager.saved) - sum(alloc.bytes for alloc in fused.saved)
     assert kept == 4 * scores
+
+
+def test_heads_of_no_multiple_of_8_left_the_tensor_cores_until_cuda_11_6() -> None:
+    def types(head: int, tensor_cores: bool) -> set[str]:
+        model = replace(TINY, hidden_size=head * TINY.num_heads)
+        software = shard(model, attention="unfused", tensor_core_heads=tensor_cores)
+        (core,) = (part for part in attention_parts(software, WHOLE) if part.module == "core_attn")
+        return {op.dtype for op in (*core.forward, *core.backward) if isinstance(op, Gemm)}
+
+    assert types(108, True) == types(128, False) == {"bf16"}
+    assert types(108, False) == {"fp32"}
 
 
 def test_losses_by_how_much_they_read() -> None:
