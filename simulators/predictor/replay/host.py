@@ -8,12 +8,12 @@ device has caught up, and what follows starts no sooner than the host launches i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from trainscout.simulators.predictor.question.cluster import HostShare
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.workload.ir import HostUpdate
+from trainscout.simulators.predictor.workload import ir
 
 # Of a link's peak that large copies from pinned memory reach: packets of 256 bytes have headers of
 # some 24 (PCIe), and nothing is published for links between chips.
@@ -30,7 +30,7 @@ def copy_s(copied_bytes: int, gpu: Gpu) -> float:
     return copied_bytes / (COPY_EFFICIENCY * gpu.host_bytes_per_s)
 
 
-def update_s(update: HostUpdate, host: HostShare) -> float:
+def update_s(update: ir.HostUpdate, host: HostShare) -> float:
     """Seconds of an update by the host's CPU, whose memory the GPUs of its node share."""
     link_bytes_per_s = COPY_EFFICIENCY * host.link_bytes_per_s
     steps_s = (
@@ -60,24 +60,34 @@ def host_pace(framework: Framework, cpu: str) -> float:
 SYNC_LAUNCHES = 6
 
 
-def host_lag_s(work: Sequence[tuple[int, float | None]], launch_s: float) -> float:
+def waits_before(block: ir.Block) -> list[int]:
+    """How often the host waits for the device before each device operation of a block."""
+    counts, waits = [], 0
+    for op in block.ops:
+        if isinstance(op, ir.HostSync):
+            waits += 1
+        elif not isinstance(op, ir.Alloc | ir.Free):
+            counts.append(waits)
+            waits = 0
+    if counts:
+        # One at the end is before the next block, which is equal.
+        counts[0] += waits
+    return counts
+
+
+def host_lag_s(work: Iterable[tuple[float, float, bool]]) -> float:
     """Seconds the device idles in one of many equal blocks that follow each other.
 
-    ``work`` holds, in launch order, the launches of each operation and the seconds it runs; None
-    for one at which the host waits for everything before it. Without such an operation the lag
-    is no matter of a single block: zero.
+    ``work`` holds, in launch order, the seconds that the host takes for each operation, those that
+    it runs, and whether the host waits for everything before it first.
     """
-    if not launch_s or all(seconds is not None for _, seconds in work):
-        return 0.0
-    host = device = ended = 0.0
+    host = device = ended = busy_s = 0.0
+    work = list(work)
     # The second block meets the host where the first has left it.
     for _ in range(2):
-        ended = device
-        for launches, seconds in work:
-            if seconds is None:
-                host = max(host, device)
-            host += launches * launch_s
-            if seconds is not None:
-                device = max(device, host) + seconds
-    busy_s = sum(seconds for _, seconds in work if seconds is not None)
+        ended, busy_s = device, 0.0
+        for launching_s, seconds, waits in work:
+            host = (max(host, device) if waits else host) + launching_s
+            device = max(device, host) + seconds
+            busy_s += seconds
     return max(0.0, device - ended - busy_s)

@@ -27,7 +27,7 @@ from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES, Fac
 from trainscout.simulators.predictor.workload import ir
 
 from .device_block import group_slowdowns, overlap_groups, sum_block
-from .host import SYNC_LAUNCHES, host_lag_s, host_pace, update_s
+from .host import SYNC_LAUNCHES, host_lag_s, host_pace, update_s, waits_before
 from .priced import COMMUNICATIONS, EVIDENCE, HOST, KERNELS, PART_INDEX, PricedBlock, PricedOp
 
 if TYPE_CHECKING:
@@ -165,13 +165,15 @@ class Pricer:
 
     def keep(self, block: ir.Block, operations: list[PricedOp], on_device: PricedBlock) -> None:
         """The price of a block: what the device takes, and what the host does."""
-        host_s, lag_s = sum(self.launch_seconds(block, operations)), 0.0
+        launching_s, lag_s = self.launch_seconds(block, operations), 0.0
+        host_s = sum(launching_s)
         if self.launch_blocking:
             # Nothing runs while the host launches.
             lag_s = host_s
-        elif any(isinstance(op, ir.HostSync) for op in block.ops):
-            work = _host_work(block, operations, graphed=bool(self.eager_launch_s))
-            lag_s = host_lag_s(work, self.eager_launch_s or self.host_launch_s)
+        elif host_s and any(waits := waits_before(block)):
+            # What runs beside others does not keep them waiting.
+            alone_s = (0.0 if getattr(op.op, "overlaps", 0) else op.seconds for op in operations)
+            lag_s = host_lag_s(zip(launching_s, alone_s, map(bool, waits), strict=True))
         seconds, part_s = on_device.seconds, on_device.part_s
         if lag_s:
             part_s = part_s.copy()
@@ -217,20 +219,26 @@ class Pricer:
         return min(1.0, nic_bytes / rate / seconds)
 
     def launch_seconds(self, block: ir.Block, operations: Sequence[PricedOp]) -> list[float]:
-        """Seconds of the host for each device operation of a block.
+        """Seconds of the host for each device operation of a block, from the end of a wait before
+        it on.
 
         What forward passes issue is taken to come first, as it does where layers are recomputed
         whole, the one case in which a block has many operations of both kinds.
         """
-        launch_s, forward_s, forward_ops = (
-            self.host_launch_s,
-            self.host_forward_s,
-            block.forward_ops,
-        )
+        launch_s, forward_ops, waits = self.host_launch_s, block.forward_ops, waits_before(block)
         seconds = [
-            priced.launches * launch_s + (forward_s if place < forward_ops else 0.0)
+            priced.launches * launch_s + (self.host_forward_s if place < forward_ops else 0.0)
             for place, priced in enumerate(operations)
         ]
+        if any(waits):
+            if self.eager_launch_s:
+                # What comes before the host waits is one launch, of a graph.
+                launch_s = self.eager_launch_s
+                first = next(place for place, count in enumerate(waits) if count)
+                seconds[first:] = [each.launches * launch_s for each in operations[first:]]
+                seconds[0] = max(seconds[0], launch_s)
+            for place, count in enumerate(waits):
+                seconds[place] += count * SYNC_LAUNCHES * launch_s
         if self._host_tp_s or self._host_product_s:
             for place, priced in enumerate(operations):
                 if isinstance(priced.op, ir.Gemm):
@@ -377,29 +385,6 @@ def _by_itself(priced: PricedOp) -> PricedOp:
         return priced
     assert isinstance(priced.op, ir.Collective | ir.SendRecv)
     return replace(priced, op=replace(priced.op, overlaps=0))
-
-
-def _host_work(
-    block: ir.Block, priced: Sequence[PricedOp], *, graphed: bool
-) -> list[tuple[int, float | None]]:
-    """Launches and seconds in launch order, None where the host waits; see ``host_lag_s``.
-
-    ``graphed``: what comes before the host waits is one launch, of a graph.
-    """
-    device = iter(priced)
-    work: list[tuple[int, float | None]] = []
-    waited = False
-    for op in block.ops:
-        if isinstance(op, ir.HostSync):
-            waited = True
-            work.append((SYNC_LAUNCHES, None))
-        elif not isinstance(op, ir.Alloc | ir.Free):
-            each = next(device)
-            # What runs beside others does not keep them waiting.
-            alone = not getattr(op, "overlaps", 0)
-            launches = int(not work) if graphed and not waited else each.launches
-            work.append((launches, each.seconds if alone else 0.0))
-    return work
 
 
 @functools.cache

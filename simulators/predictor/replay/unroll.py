@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
 from .device_block import kernel_seconds
 from .engine import Ints, Times, run
 from .graph import NEUTRAL_KIND, Kinds, make_tasks
-from .host import SYNC_LAUNCHES
+from .host import waits_before
 from .priced import PricedOp
 from .step_program import StepProgram
 from .timeline import (
@@ -64,18 +64,6 @@ class _Launched:
     operation: int
     host_s: float
     after_sync: bool
-
-
-def _after_syncs(block: ir.Block) -> list[int]:
-    """How often the host waits for the device before each device operation of a block."""
-    counts, syncs = [], 0
-    for op in block.ops:
-        if isinstance(op, ir.HostSync):
-            syncs += 1
-        elif not isinstance(op, ir.Alloc | ir.Free):
-            counts.append(syncs)
-            syncs = 0
-    return counts
 
 
 @dataclass(frozen=True)
@@ -234,14 +222,11 @@ class _Unroll:
             launches = pricer.launch_seconds(block, operations)
             first = len(self.operations)
             self.operations += operations
-            synced = _after_syncs(block)
             self.priced[block.digest] = [
-                _Launched(
-                    first + at,
-                    seconds + syncs * SYNC_LAUNCHES * pricer.host_launch_s,
-                    syncs > 0 or pricer.launch_blocking,
+                _Launched(first + at, seconds, waits > 0 or pricer.launch_blocking)
+                for at, (seconds, waits) in enumerate(
+                    zip(launches, waits_before(block), strict=True)
                 )
-                for at, (seconds, syncs) in enumerate(zip(launches, synced, strict=True))
             ]
         return self.priced[block.digest]
 

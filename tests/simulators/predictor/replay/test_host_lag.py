@@ -11,48 +11,70 @@ from hypothesis import strategies as st
 from tests.simulators.jobs import MOE, TINY, make_job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES, host_lag_s
-from trainscout.simulators.predictor.replay.priced import launches_of
+from trainscout.simulators.predictor.replay.priced import HOST, PART_INDEX, launches_of
+from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.ir import Streaming
+from trainscout.simulators.predictor.workload.megatron import build_workload
 
-SYNC = (SYNC_LAUNCHES, None)
-Work = list[tuple[int, float | None]]
-
-
-def test_without_a_wait_a_block_has_no_lag_of_its_own() -> None:
-    assert host_lag_s([(1, 1.0), (100, 0.0)], 1.0) == 0
+Work = list[tuple[float, float, bool]]
+# The host takes as long to read what it waits for.
+READ = SYNC_LAUNCHES
 
 
-def test_replayed_graphs_do_not_lag() -> None:
-    assert host_lag_s([(1, 1.0), SYNC], 0.0) == 0
+def test_a_host_that_gets_ahead_has_no_lag() -> None:
+    assert host_lag_s([(1, 1.0, False), (1, 50.0, False)]) == 0
 
 
 @pytest.mark.parametrize(
     ("work", "lag"),
     [
         # At the wait both stand still; six launches' time later the next kernel arrives.
-        ([(1, 50.0), SYNC], SYNC_LAUNCHES + 1),
+        ([(READ + 1, 50.0, True)], READ + 1),
         # The second kernel is launched while the first runs.
-        ([SYNC, (1, 5.0), (1, 50.0)], SYNC_LAUNCHES + 1),
+        ([(READ + 1, 5.0, True), (1, 50.0, False)], READ + 1),
         # Short kernels each wait for their own launch, long ones let the host get ahead.
-        ([SYNC, (1, 0.25), (1, 0.25), (1, 50.0)], SYNC_LAUNCHES + 1 + 2 * 0.75),
-        ([SYNC, (1, 50.0), (1, 0.25), (1, 0.25)], SYNC_LAUNCHES + 1),
+        (
+            [(READ + 1, 0.25, True), (1, 0.25, False), (1, 50.0, False)],
+            READ + 1 + 2 * 0.75,
+        ),
+        ([(READ + 1, 50.0, True), (1, 0.25, False), (1, 0.25, False)], READ + 1),
     ],
 )
 def test_what_follows_the_wait_is_launched_first(work: Work, lag: float) -> None:
-    assert host_lag_s(work, 1.0) == pytest.approx(lag)
+    assert host_lag_s(work) == pytest.approx(lag)
+
+
+OPERATIONS = st.tuples(st.floats(1, 9), st.floats(0, 20), st.just(False))
 
 
 @given(
-    before=st.lists(st.tuples(st.integers(1, 9), st.floats(0, 20)), max_size=6),
-    after=st.lists(st.tuples(st.integers(1, 9), st.floats(0, 20)), min_size=1, max_size=6),
+    before=st.lists(OPERATIONS, max_size=6),
+    waited=st.tuples(st.floats(1, 9), st.floats(0, 20), st.just(True)),
+    after=st.lists(OPERATIONS, max_size=6),
 )
 def test_lag_is_at_least_the_wait_and_at_most_all_launches(
-    before: list[tuple[int, float]], after: list[tuple[int, float]]
+    before: Work, waited: tuple[float, float, bool], after: Work
 ) -> None:
-    launches = sum(count for count, _ in (*before, *after))
-    lag = host_lag_s([*before, SYNC, *after], 1.0)
-    assert SYNC_LAUNCHES + 1 - 1e-9 <= lag <= SYNC_LAUNCHES + launches + 1e-9
+    work = [*before, waited, *after]
+    assert waited[0] - 1e-9 <= host_lag_s(work) <= sum(each for each, _, _ in work) + 1e-9
+
+
+def lag_s(**framework: float) -> float:
+    job = make_job(MOE, nodes=2, batch=32, ep=2)
+    software = replace(job.framework, host_launch_s=1e-6, **framework)
+    layer = replace(build_workload(job).stages[0].chunks[0].runs[1].forward, unit=True)
+    priced = Pricer.of(replace(job, framework=software), communicators(job)).block(layer)
+    return float(priced.part_s[PART_INDEX[HOST]])
+
+
+@pytest.mark.parametrize("slower", [{"host_forward_s": 1e-3}, {"host_unit_s": 1.0}])
+def test_all_that_the_host_does_after_a_wait_keeps_the_device_waiting(
+    slower: dict[str, float],
+) -> None:
+    """The operations that it issues, and the next layer's hooks."""
+    assert lag_s(**slower) > lag_s() + 0.9e-3
 
 
 def step_s(model: Model, **framework: object) -> float:
