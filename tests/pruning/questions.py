@@ -116,6 +116,8 @@ _FRAMEWORKS: tuple[dict[str, object], ...] = (
     },
     {
         "host_launch_s": 5e-5,
+        "host_unit_s": 1e-3,
+        "reduces_each_pass": True,
         "pipeline_buffers": "outputs",
         "keeps_16bit_grads": True,
         "host_optimizer": "pipelined",
