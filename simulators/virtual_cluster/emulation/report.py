@@ -114,9 +114,9 @@ def show_summary(
             console.print(
                 f"  {count} x {operation} = {str(value)[:40]} at {where}{more}", soft_wrap=True
             )
-    shown = {(finding.invariant, finding.problem) for finding in findings}
+    shown = {finding.invariant for finding in findings}
     for kind, message, where in recorder.violation_texts[:12]:
-        if (kind, message) not in shown:
+        if kind not in shown:
             console.print(
                 f"violation: {kind}: {message} ({where})", style="yellow", soft_wrap=True
             )

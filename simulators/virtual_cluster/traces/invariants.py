@@ -8,6 +8,7 @@ turn and says what it found, where, and what usually causes it.
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -254,14 +255,20 @@ def _calls(trace: events.Trace) -> Iterator[Finding]:
 
 
 def _violations(trace: events.Trace) -> Iterator[Finding]:
-    """Nothing was done that a GPU would punish."""
+    """Nothing was done that a GPU would punish. Uses of the same streams, whatever the memory, are
+    one finding, of the first place."""
     sites = _sites(trace)
+    alike: dict[tuple[str, str], list[events.Violation]] = {}
     for event in trace.events:
         if isinstance(event, events.Violation):
-            where = _place(sites, event.site)
-            error = event.kind in ERRORS
-            cause = "on a GPU this is an error" if error else "on a GPU this may be a race"
-            yield Finding(event.kind, trace.header.rank, where, event.message, cause, error)
+            message = re.sub(r" of \d+ bytes", "", event.message)
+            alike.setdefault((event.kind, message), []).append(event)
+    for (kind, _), (first, *others) in alike.items():
+        error = kind in ERRORS
+        cause = "on a GPU this is an error" if error else "on a GPU this may be a race"
+        more = f" (and {len(others)} more like it)" if others else ""
+        where, problem = _place(sites, first.site), first.message + more
+        yield Finding(kind, trace.header.rank, where, problem, cause, error)
 
 
 def _sites(trace: events.Trace) -> dict[int, events.Site]:

@@ -187,6 +187,16 @@ def test_violations_are_findings() -> None:
     )
 
 
+def test_races_of_the_same_streams_are_one_finding() -> None:
+    said = [
+        "read on stream 0 of 512 bytes last written on stream 1",
+        "read on stream 0 of 8 bytes last written on stream 1",
+        "read on stream 0 of 8 bytes last written on stream 2",
+    ]
+    found = check_trace(trace(*step(0), *(Violation("wrong stream", each, 0) for each in said)))
+    assert [each.problem for each in found] == [f"{said[0]} (and 1 more like it)", said[2]]
+
+
 def test_ranks_that_do_not_meet_are_found() -> None:
     other = [
         reduction(event.sequence, "reduce_scatter") if isinstance(event, Collective) else event
