@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from . import plain
 from .call import Call, on_host, signature, tensors_in
-from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS, GRID_ELEMENTS, INVENTED
+from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS, GRID_ELEMENTS, IN_TURN, INVENTED
 from .exchange import Exchange, Post, Replies, exchanged, give, learn
 from .imbalance import Imbalance, Routers
 from .propagate import STARTS, propagate
@@ -100,11 +100,15 @@ class Values:
                 if shadow.grade is Grade.INVENTED:
                     hint = f"{operation}: follows from values that are assumed, not known"
                 return Reading(value, shadow.grade.label, hint)
-            default = INVENTED[_number_kind(tensor.dtype)]
+            kind = _number_kind(tensor.dtype)
+            default = INVENTED[kind]
             hint = f"{operation}: follows from data that does not exist; {default!r} by convention"
             if isinstance(shadow, Missing):
                 hint = f"{operation}: {shadow.hint}"
             value = plain.full(tensor.shape, default, dtype=tensor.dtype)
+            if kind == "float" and 1 < value.numel() <= FOLLOWED_ELEMENTS:
+                turns = plain.tensor(IN_TURN).repeat(value.numel() // len(IN_TURN) + 1)
+                value.copy_(turns[: value.numel()].reshape(value.shape))
             return Reading(value, Grade.INVENTED.label, hint)
 
     def is_data_dependent(
