@@ -19,7 +19,6 @@ from trainscout.simulators.predictor.question.errors import InputError, require_
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import run
-from trainscout.simulators.predictor.replay.host import host_pace
 from trainscout.simulators.predictor.replay.network_doubt import stated_share
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.rules import Rules
@@ -93,8 +92,7 @@ def replay_ranks(
     windowed = windows(job.traces)
     happened = (event for trace in job.traces.values() for event in trace.events)
     cpu = host == "traced" and any(isinstance(event, HostGap) for event in happened)
-    pace = 1.0 if cpu else host_pace(framework, cluster.cpu)
-    cost = HostCost.of(framework, cpu=cpu, factor=factors.host_time * pace)
+    cost = HostCost.of(framework, cluster, cpu=cpu, factor=factors.host_time)
     program, contents = Program(), Contents()
     stated = stated_share(cluster, switches=switches is not None)
     if switches is not None:

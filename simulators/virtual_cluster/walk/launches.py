@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import require_positive
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.replay.host import host_pace
 from trainscout.simulators.predictor.replay.prices import host_launch_s
 from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.fused import FUSED
@@ -77,8 +79,11 @@ class HostCost:
             require_positive(f"host.{name}", getattr(self, name), allow_zero=True)
 
     @classmethod
-    def of(cls, framework: Framework, *, cpu: bool, factor: float = 1.0) -> HostCost:
-        """CPU seconds of the script where they are known (``cpu``), else as declared.
+    def of(
+        cls, framework: Framework, cluster: Cluster, *, cpu: bool, factor: float = 1.0
+    ) -> HostCost:
+        """CPU seconds of the script where they are known (``cpu``), else as declared for the CPUs
+        of the cluster's vendor.
 
         Declared figures are those of a framework's Python and of the driver together, so they are
         never added to CPU seconds: what launches cost beside those is the driver's own.
@@ -87,6 +92,7 @@ class HostCost:
         if cpu:
             launch_s = 0.0 if framework.cuda_graphs else UNDECLARED.host_launch_s
             return cls(launch_s * factor, 0.0, factor)
+        factor *= host_pace(framework, cluster.cpu)
         forward_s = 0.0 if framework.cuda_graphs else framework.host_forward_s
         return cls(host_launch_s(framework) * factor, forward_s * factor, 0.0)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tests.simulators.jobs import NODE
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.virtual_cluster.traces.events import (
     FORWARD,
@@ -48,5 +51,9 @@ def test_communication_and_reads_launch_once_and_operations_what_they_are() -> N
 
 def test_declared_times_are_not_added_to_cpu_seconds() -> None:
     slow = Framework(name="slow", host_launch_s=5e-3, host_forward_s=1e-3)
-    assert HostCost.of(slow, cpu=True) == HostCost(UNDECLARED.host_launch_s, 0.0, 1.0)
-    assert HostCost.of(slow, cpu=False) == HostCost(5e-3, 1e-3, 0.0)
+    assert HostCost.of(slow, NODE, cpu=True) == HostCost(UNDECLARED.host_launch_s, 0.0, 1.0)
+    assert HostCost.of(slow, NODE, cpu=False) == HostCost(5e-3, 1e-3, 0.0)
+    # An Arm CPU takes longer for what is declared.
+    arm = replace(NODE, cpu="arm")
+    assert HostCost.of(slow, arm, cpu=True) == HostCost.of(slow, NODE, cpu=True)
+    assert HostCost.of(slow, arm, cpu=False) == HostCost(2.6 * 5e-3, 2.6 * 1e-3, 0.0)

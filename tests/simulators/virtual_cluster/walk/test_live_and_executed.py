@@ -48,7 +48,7 @@ def live(traces: Sequence[Trace], machine: Cluster = PAIR) -> Times:
         Representation.by_neighbours(len(traces), range(len(traces))),
         Prices(GPU, cluster, FRAMEWORK),
         WhiteBoxNetwork(),
-        HostCost.of(FRAMEWORK, cpu=False),
+        HostCost.of(FRAMEWORK, cluster, cpu=False),
         Launches,
         record=True,
     )
