@@ -164,45 +164,47 @@ def _experts(shard: Shard) -> Part:
     rows_in = busiest(shard, rows_out * _apart(shard))
     groups = moe.num_experts // shard.ep
     per_expert = math.ceil(rows_in / groups)
+    # A loop runs one expert after another.
+    turns = groups if shard.loops_experts else 1
+    groups, rows = groups // turns, rows_in // turns
     hidden, width = _travelling(shard), moe.ffn_hidden_size // shard.etp
     fc1_width = width * (2 if model.gated_mlp else 1)
     sent, received = rows_out * hidden * size, rows_in * hidden * size
     inputs = int(rows_in * hidden * input_bytes(shard, "expert_fc1"))
     activations = int(rows_in * width * input_bytes(shard, "expert_fc2"))
 
-    act_forward, act_backward = activation_ops(shard, "expert_activation", rows_in * width)
+    act_forward, act_backward = activation_ops(shard, "expert_activation", rows * width)
     cast = partial(quantise, shard, groups=groups)
-    between_forward = [*act_forward, *cast("expert_fc2_fwd", rows_in * width)]
-    between_backward = [*act_backward, *cast("expert_fc1_bwd", rows_in * fc1_width)]
-    add_biases, bias_gradients = _expert_biases(shard, rows_in, fc1_width)
+    between_forward = [*act_forward, *cast("expert_fc2_fwd", rows * width)]
+    between_backward = [*act_backward, *cast("expert_fc1_bwd", rows * fc1_width)]
+    add_biases, bias_gradients = _expert_biases(shard, groups, rows, fc1_width)
     if shard.fused_experts:
         # What lies between the two layers happens in the products' epilogues.
         between_forward, between_backward = [], []
     weighed, unweighed = _written(shard, sent // size)
-    forward: list[Op] = [
-        *_dispatch(shard, sent, received),
-        *_loop(shard, "fwd", groups, rows_in),
-        *cast("expert_fc1_fwd", rows_in * hidden),
+    ahead: list[Op] = [
+        *_loop(shard, "fwd", rows),
+        *cast("expert_fc1_fwd", rows * hidden),
         *cast_weights(shard, "expert", groups * (fc1_width + width) * hidden),
         *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),
         *between_forward,
         *_grouped("expert_fc2", "fwd", groups, per_expert, hidden, width, shard),
         *add_biases,
-        *_combine(shard, sent, received),
-        *weighed,
     ]
-    backward: list[Op] = [
-        *unweighed,
-        # The gradient of a combine is a dispatch, and the other way round.
-        *_dispatch(shard, sent, received, suffix="_bwd"),
-        *_loop(shard, "bwd", groups, rows_in),
+    back: list[Op] = [
+        *_loop(shard, "bwd", rows),
         *bias_gradients,
-        *cast("expert_fc2_bwd", rows_in * hidden),
+        *cast("expert_fc2_bwd", rows * hidden),
         *_grouped("expert_fc2", "bwd", groups, per_expert, hidden, width, shard),
         *between_backward,
         *_grouped("expert_fc1", "bwd", groups, per_expert, fc1_width, hidden, shard),
-        *_combine(shard, sent, received, suffix="_bwd"),
     ]
+    combined = _combine(shard, sent, received)
+    forward = [*_dispatch(shard, sent, received), *ahead * turns, *combined, *weighed]
+    # The gradient of a combine is a dispatch, and the other way round.
+    combined = _combine(shard, sent, received, suffix="_bwd")
+    dispatched = _dispatch(shard, sent, received, suffix="_bwd")
+    backward = [*unweighed, *dispatched, *back * turns, *combined]
     return Part(
         tuple(forward),
         tuple(backward),
@@ -221,13 +223,14 @@ def _experts(shard: Shard) -> Part:
     )
 
 
-def _loop(shard: Shard, pass_: str, groups: int, rows: int) -> list[Op]:
-    """What a Python loop launches for each expert: where its tokens are, taken, multiplied,
-    weighed and added to the rest (``Qwen3MoeSparseMoeBlock``)."""
+def _loop(shard: Shard, pass_: str, rows: int) -> list[Op]:
+    """What a Python loop launches for an expert: where its tokens are, for which the host waits,
+    taken, multiplied, weighed and added to the rest (``Qwen3MoeSparseMoeBlock``)."""
     if not shard.loops_experts:
         return []
-    launches = _LOOP_LAUNCHES[pass_] * groups
-    return [Streaming(f"expert_loop_{pass_}", "elementwise", 8 * rows, launches=launches)]
+    waits: list[Op] = [HostSync("expert_rows")] if pass_ == "fwd" else []
+    launches = _LOOP_LAUNCHES[pass_]
+    return [*waits, Streaming(f"expert_loop_{pass_}", "elementwise", 8 * rows, launches)]
 
 
 def _written(shard: Shard, elements: int) -> tuple[list[Op], list[Op]]:
@@ -419,7 +422,9 @@ def _among_all(shard: Shard, name: str, kind: str) -> list[Op]:
     return [Collective(name, kind, size, "etp_ep", shard.dtype)] if ranks > 1 else []
 
 
-def _expert_biases(shard: Shard, rows: int, fc1_width: int) -> tuple[list[Op], list[Op]]:
+def _expert_biases(
+    shard: Shard, groups: int, rows: int, fc1_width: int
+) -> tuple[list[Op], list[Op]]:
     """Adding the second layers' biases, weighted by the router, and the gradients of all biases.
 
     Megatron-Core writes bias times weight in fp32, adds it, puts the experts' rows together and
@@ -430,7 +435,7 @@ def _expert_biases(shard: Shard, rows: int, fc1_width: int) -> tuple[list[Op], l
     if not shard.model.linear_bias:
         return [], []
     outputs, size = rows * _travelling(shard), shard.element_bytes
-    groups = 0 if shard.written_dispatch else shard.moe.num_experts // shard.ep
+    groups = 0 if shard.written_dispatch else groups
     written = 4 + (size + 4 + 4) + (4 + 4) + (4 + size)
     ahead, back = 2 + group_launches(groups, 2), 3 + group_launches(groups, 6)
     return (

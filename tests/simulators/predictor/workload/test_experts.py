@@ -164,18 +164,26 @@ def test_experts_over_their_capacity_drop_and_others_are_not_padded() -> None:
     assert rows(**even, capacity_factor=1.5, load_imbalance=2.0) == (1000, 1500)
 
 
-def test_a_loop_over_experts_launches_for_each() -> None:
+def test_a_loop_waits_and_launches_for_each_expert() -> None:
+    """The products of all four at once, and in the forward pass a wait for the rows of each."""
+
+    def products(block: Block) -> Counter[tuple[str, int]]:
+        grouped = [op for op in block.ops if isinstance(op, GroupedGemm)]
+        return Counter((op.name, op.m_per_group) for op in grouped for _ in range(op.groups))
+
     apart = Shard.of(make_job(MOE, ep=2))
     looped = replace(apart, loops_experts=True)
-    for plain, loop, kernels in zip(
+    for plain, loop, kernels, waits in zip(
         layer_blocks(apart, EXPERT_LAYER, "none"),
         layer_blocks(looped, EXPERT_LAYER, "none"),
         (13, 20),
+        (4, 0),
         strict=True,
     ):
-        (more,) = (op for op in loop.ops if isinstance(op, Streaming) and "loop" in op.name)
-        assert more.launches == kernels * 4
-        assert len(loop.ops) == len(plain.ops) + 1
+        turns = [op for op in loop.ops if isinstance(op, Streaming) and "loop" in op.name]
+        assert [op.launches for op in turns] == [kernels] * 4
+        assert loop.ops.count(HostSync("expert_rows")) == waits
+        assert products(loop) == products(plain)
 
 
 @pytest.mark.parametrize(
