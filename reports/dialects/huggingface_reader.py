@@ -17,7 +17,7 @@ from typing import Any
 from trainscout.reports.dialects.adapters import adapters_of
 from trainscout.reports.dialects.deepspeed import TITLE as DEEPSPEED_TITLE
 from trainscout.reports.dialects.environment import read_environment, segments_of
-from trainscout.reports.dialects.fine_tuning import SWIFT, tool_of
+from trainscout.reports.dialects.fine_tuning import FACTORY, SWIFT, tool_of
 from trainscout.reports.dialects.optimizers import moments_of, optimizer_of
 from trainscout.reports.dialects.options import Options, Reading, respelled
 from trainscout.simulators.predictor.question.errors import InputError
@@ -376,6 +376,8 @@ class HuggingFaceReader:
         self.options.refuse_slip("--attn_implementation", ("eager", "disabled", "sdpa"))
         if self.options.text("--attn_implementation") in ("eager", "disabled"):
             changes["attention"] = "unfused"
+        if training.lora is not None and self._keeps_16bit_adapters():
+            changes["fp32_adapters"] = False
         # Norms, rotary positions, SwiGLU and the loss.
         liger = self._any(*_LIGER)
         layers = [part for part, names in _LIGER_LAYERS.items() if self._any(*names)]
@@ -394,6 +396,14 @@ class HuggingFaceReader:
         if self.options.on("--liger_rms_norm") or liger:
             changes["fused_norm"] = True
         return replace(base, **changes)
+
+    def _keeps_16bit_adapters(self) -> bool:
+        """Whether adapters have their layers' type, or a tool's own kernels cast them alone."""
+        halves = self.options.on("--peft_autocast_adapter_dtype") is False
+        halves |= self.options.text("--lora_dtype") in ("bfloat16", "float16")
+        if self._tool is not None and self._tool.title == FACTORY:
+            halves |= bool(self.options.on("--pure_bf16"))
+        return self._any("--lora_mlp_kernel", "--use_unsloth") or halves
 
     def _any(self, *switches: str) -> bool:
         """Whether one of some switches is on; all count as read."""

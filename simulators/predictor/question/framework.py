@@ -122,6 +122,9 @@ class Framework:
     where they are multiplied (``torch.autocast``): they are the optimizer's own, their gradients
     are cast back, and the residual stream, norms and the loss are fp32. Frozen weights, ZeRO and
     pipelines have 16-bit ones."""
+    fp32_adapters: bool = False
+    """Adapters that no ZeRO shards are in fp32 beside 16-bit weights, cast for each product, and
+    their input is cast to fp32 and back (PEFT since 0.12 under ``autocast``)."""
     autocast_shards: bool = False
     """So are weights that ZeRO 3 shards, which are gathered in fp32 (FSDP without a mixed
     precision of its own, under ``autocast``)."""

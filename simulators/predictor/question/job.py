@@ -157,10 +157,23 @@ class Job:
         if not self.framework.autocast or self.precision not in ("bf16", "fp16"):
             return False
         recipe = self.recipe
-        whole = recipe.zero_stage == 0 or (recipe.zero_stage < 3 and not self.is_replicated)
+        whole = self._keeps_whole_weights
         whole |= recipe.zero_stage == 3 and self.framework.autocast_shards
         trained = self.training.trains_weights and OPTIMIZERS[self.optimizer].has_copy
         return whole and trained and recipe.pp == 1
+
+    @property
+    def keeps_fp32_adapters(self) -> bool:
+        """Whether adapters are kept in fp32 where they are not cast whole: DeepSpeed's are 16-bit
+        ones, and FSDP's mixed precision hands out such."""
+        kept = self._keeps_whole_weights and OPTIMIZERS[self.optimizer].has_copy
+        return self.framework.fp32_adapters and kept
+
+    @property
+    def _keeps_whole_weights(self) -> bool:
+        """Whether no replica shards weights, or their optimizer."""
+        stage = self.recipe.zero_stage
+        return stage == 0 or (stage < 3 and not self.is_replicated)
 
     @property
     def keeps_fp32(self) -> bool:

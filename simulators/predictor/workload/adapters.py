@@ -4,7 +4,9 @@ As Megatron-Bridge places them (``peft/utils.py: ParallelLinearAdapter``): both 
 over the tensor-parallel group. Beside a column-parallel layer A makes its share of the ``r``
 columns from the gathered input, and they are gathered; beside a row-parallel layer A's products
 are summed, B makes its share of the outputs, and they are gathered (under sequence parallelism
-each rank then takes its tokens). Adapters compute in 16 bits, whatever their layer does.
+each rank then takes its tokens). Adapters compute in 16 bits, whatever their layer does; PEFT's
+that are kept in fp32 under autocast read a copy of their own (0.21: the input is cast to fp32,
+dropped there, and cast back), and casts of their factors.
 
 DoRA (Liu et al. 2024, eq. 5) is PEFT 0.21's, on one rank: ``y = m / |W + s B A| (W x + s B A x)``
 with a magnitude ``m`` and a norm a row of ``W``, taken anew in every pass and without gradients.
@@ -49,11 +51,25 @@ def column_input_bytes(shard: Shard, name: str) -> float:
     what was gathered, and each product of its own the copy that was cast for it, or dropped."""
     adapted = is_adapted(shard, name)
     copies = shard.tp if (shard.sp and adapted) or shard.keeps_gathered else 1
-    drops = adapted and shard.lora is not None and shard.lora.dropout
-    if shard.separate_projections and (shard.casts_apart or drops):
+    if shard.separate_projections and (shard.casts_apart or (adapted and _copies_input(shard))):
         joined = {"fc1": 1 + shard.model.gated_mlp, "qkv": 1 if shard.model.mla else 3}
         copies *= joined.get(name, 1)
     return input_bytes(shard, name) * copies
+
+
+def copies_attention_output(shard: Shard) -> bool:
+    """Whether attention keeps its output beside what the output projection keeps: the ring puts
+    it together in a layout of its own, a quantised projection keeps its quantised input, a frozen
+    one nothing, and an adapter may copy it.
+    """
+    if is_adapted(shard, "attention_output"):
+        return shard.cp > 1 or _copies_input(shard)
+    return shard.cp > 1 or input_bytes(shard, "attention_output") < shard.element_bytes
+
+
+def _copies_input(shard: Shard) -> bool:
+    """Whether adapters keep a copy of what they read that is their own."""
+    return shard.fp32_adapters or (shard.lora is not None and shard.lora.dropout > 0)
 
 
 def adapter(
@@ -71,7 +87,8 @@ def adapter(
         moved = tokens * width * size
         return [Collective(f"{own}{what}", kind, moved, "tp", dtype)] if sharded > 1 else []
 
-    forward = _dropout(shard, f"{own}dropout_fwd", tokens * inputs)
+    casts = _casts(shard, own, tokens * inputs, narrow * inputs + made * rank)
+    forward = [*casts, *_dropout(shard, f"{own}dropout_fwd", tokens * inputs)]
     forward.append(Gemm(f"{own}in_fwd", tokens, narrow, inputs, dtype))
     backward: list[Op] = []
     if parallel == "row":
@@ -102,6 +119,7 @@ def adapter(
         Gemm(f"{own}in_dgrad", tokens, inputs, narrow, dtype, layout="NN"),
         _gradient(shard, f"{own}in", narrow, inputs, tokens),
         *_dropout(shard, f"{own}dropout_bwd", tokens * inputs),
+        *casts,
         Streaming(f"{own}grad_add", "elementwise", 3 * tokens * inputs * size),
     ]
     if parallel == "column" and not shard.sp:
@@ -167,10 +185,21 @@ def norm_bytes(shard: Shard, ops: Sequence[Op]) -> int:
     return max((op.m * (op.m * size + op.n * held) for op in norms(ops)), default=0)
 
 
+def _casts(shard: Shard, own: str, elements: int, weights: int) -> list[Op]:
+    """Of an adapter's input and its factors, or of their gradients."""
+    if not shard.fp32_adapters:
+        return []
+    moved = 4 + shard.element_bytes
+    return [
+        Streaming(f"{own}cast", "cast", 2 * moved * elements, launches=2),
+        Streaming(f"{own}weight_cast", "cast", moved * weights, launches=2),
+    ]
+
+
 def _dropout(shard: Shard, name: str, elements: int) -> list[Op]:
     """Of an adapter's input, or of its gradient, with a mask of a byte an element."""
     assert shard.lora is not None
-    moved = elements * (2 * shard.element_bytes + 1)
+    moved = elements * (2 * (4 if shard.fp32_adapters else shard.element_bytes) + 1)
     return [Streaming(name, "dropout", moved)] if shard.lora.dropout else []
 
 
@@ -195,12 +224,14 @@ def expert_adapter(
     assert shard.lora is not None
     rank, size, own = shard.lora.rank, shard.element_bytes, f"{name}{_MARK}"
     total = groups * rows
+    casts = _casts(shard, own, total * inputs, groups * rank * (inputs + outputs))
 
     def product(what: str, n: int, k: int, layout: str) -> GroupedGemm:
         return expert_product(shard, f"{own}{what}", (groups, rows, n, k), shard.dtype, layout)
 
     return (
         [
+            *casts,
             *_dropout(shard, f"{own}dropout_fwd", total * inputs),
             product("in_fwd", rank, inputs, "TN"),
             product("out_fwd", outputs, rank, "TN"),
@@ -213,6 +244,7 @@ def expert_adapter(
             product("in_dgrad", inputs, rank, "NN"),
             product("in_wgrad", rank, inputs, "NT"),
             *_dropout(shard, f"{own}dropout_bwd", total * inputs),
+            *casts,
             Streaming(f"{own}grad_add", "elementwise", 3 * total * inputs * size),
         ],
     )
@@ -225,8 +257,7 @@ def adapter_products(ops: tuple[Op, ...]) -> list[Gemm | GroupedGemm]:
 
 def latent_bytes(shard: Shard, ops: tuple[Op, ...]) -> int:
     """Bytes of what first factors made in a forward pass, which the second's gradients need; of
-    DoRA what the layer and its adapter made, for magnitudes', and casts of weights that are
-    multiplied beside dropout."""
+    DoRA what the layer and its adapter made, for magnitudes'."""
     assert shard.lora is not None
     kept = 0
     for op in adapter_products(ops):
@@ -234,6 +265,4 @@ def latent_bytes(shard: Shard, ops: tuple[Op, ...]) -> int:
             rows = op.m if isinstance(op, Gemm) else op.groups * op.m_per_group
             made = op.n if isinstance(op, Gemm) and shard.lora.dora else 0
             kept += rows * (shard.lora.rank + 2 * made)
-    if shard.lora.dropout and shard.magnitude_bytes > shard.element_bytes:
-        kept += sum(op.m * op.n for op in norms(ops))
     return kept * shard.element_bytes

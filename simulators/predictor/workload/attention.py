@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trainscout.simulators.predictor.question.layers import AttentionMixer
 
-from .adapters import input_bytes
+from .adapters import copies_attention_output, input_bytes
 from .elementwise import kept_of_norm, norm_ops, repeat_ops, rope_ops
 from .gathered_ring import gathered_ring
 from .ir import Alloc, Attention, Gemm, Op, SendRecv, Streaming
@@ -222,7 +222,7 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
         backward = [*backward, Streaming("kv_grad_add", "elementwise", 3 * (k + v))]
     saved = [Alloc("logsumexp", logsumexp)]
     # Otherwise the output is the projection's input, which keeps it.
-    if shard.copies_attention_output:
+    if copies_attention_output(shard):
         saved.append(Alloc("core_output", out))
     return Part(
         tuple(forward),

@@ -82,11 +82,11 @@ def cast_weights(shard: Shard, name: str, elements: int, tensors: int = 1) -> li
 
 def weight_copies(shard: Shard, ops: Iterable[Op]) -> tuple[Alloc, ...]:
     """What the casts of weights in a forward pass make: kept for its backward pass."""
-    if not shard.autocast:
+    if shard.is_quantised:
         return ()
     casts = (each for each in ops if isinstance(each, Streaming) and _WEIGHT_CAST in each.name)
     elements = sum(each.bytes for each in casts) // (4 + shard.element_bytes)
-    return (Alloc("weight_copies", elements * shard.element_bytes),)
+    return (Alloc("weight_copies", elements * shard.element_bytes),) if elements else ()
 
 
 def _nvfp4(shard: Shard, name: str, elements: int, gathered: bool) -> list[Op]:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .adapters import copies_attention_output
 from .elementwise import CLAMPED
 from .ir import Alloc, Attention, Collective, Gemm, HostSync, Op, SendRecv, Streaming
 from .part import ATTENTION_RESIDUAL, Part, until_needed
@@ -93,7 +94,7 @@ def _by_operation(shard: Shard, part: Part) -> Part:
     """Of a gated layer's seven products the query, value, gate and down projections are kept; of
     six without a gate the query, value and first of the MLP."""
     kept_tags = set(_KEPT_OF_OPERATIONS)
-    if not shard.copies_attention_output:
+    if not copies_attention_output(shard):
         kept_tags.add("attention_output_input")
     dropped = [tensor.tag for tensor in part.saved if tensor.tag not in kept_tags]
     saved, rerun = list(part.saved), [_again(shard, op) for op in part.forward]

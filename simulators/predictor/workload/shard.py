@@ -126,8 +126,7 @@ class Shard:
             attended=job.attended_length // recipe.cp,
             trains=job.training.trains_weights,
             lora=job.training.lora,
-            # PEFT keeps adapters in fp32, which FSDP casts whole.
-            fp32_magnitudes=framework.autocast and recipe.zero_stage < 3,
+            fp32_magnitudes=job.keeps_fp32_adapters,
             frozen_weights=job.frozen_weights,
             frozen=job.training.frozen,
             tp=recipe.tp,
@@ -252,6 +251,12 @@ class Shard:
         return ACTIVATION_BYTES[self.precision]
 
     @property
+    def fp32_adapters(self) -> bool:
+        """Whether what adapters read, and their factors, are cast from and to fp32: PEFT leaves
+        inputs of bitsandbytes' layers as they are."""
+        return self.magnitude_bytes > self.element_bytes and self.frozen_weights == "16bit"
+
+    @property
     def magnitude_bytes(self) -> int:
         """Of one of DoRA's, and in which adapted outputs are scaled."""
         return 4 if self.fp32_magnitudes else self.element_bytes
@@ -280,16 +285,6 @@ class Shard:
         if self.linear_dtype == "fp4":
             return 9 / 16
         return 1 if self.is_quantised else self.element_bytes
-
-    @property
-    def copies_attention_output(self) -> bool:
-        """Whether the output projection keeps a copy of what attention keeps as its output.
-
-        The ring puts the output together in a layout of its own; a quantised projection keeps
-        its quantised input.
-        """
-        quantised = self.of_product("attention_output").linear_input_bytes < self.element_bytes
-        return self.cp > 1 or quantised
 
     @property
     def heads(self) -> int:

@@ -231,6 +231,25 @@ def test_what_is_no_lora_is_said(tmp_path, tuner, adapts, assumed):
 
 
 @pytest.mark.parametrize(
+    ("fp32", "written"),
+    [
+        (True, [PEFT]),
+        (True, [SWIFT]),
+        (False, [f"{SWIFT} --lora_dtype bfloat16"]),
+        (True, [FACTORY]),
+        (False, [f"{FACTORY} --pure_bf16 true"]),
+        (False, [f"{FACTORY} --use_unsloth true"]),
+        (False, [AXOLOTL | {"adapter": "lora"}, "lora.yml"]),
+        (True, [AXOLOTL | {"adapter": "lora", "lora_mlp_kernel": False}, "lora.yml"]),
+    ],
+)
+def test_which_adapters_peft_casts(tmp_path, fp32, written):
+    found = read_written(tmp_path, *written)
+    assert found.question.framework.fp32_adapters == fp32
+    assert not found.reading.unknown
+
+
+@pytest.mark.parametrize(
     ("script", "kept"),
     [
         (f"{SWIFT} --quant_method bnb --quant_bits 4", "nf4_double"),

@@ -24,7 +24,7 @@ LORA = Lora(8)
 
 def tuned(model, lora=LORA, frozen=(), packed=(), **recipe):
     training = {"lora": lora, "frozen": frozen, "packed_lengths": packed}
-    training["autocast"] = recipe.pop("autocast", False)
+    training["fp32_adapters"] = recipe.pop("fp32_adapters", False)
     return make_job(model, training=training, **recipe)
 
 
@@ -108,9 +108,9 @@ def test_an_adapter_keeps_its_input_and_a_frozen_layer_does_not() -> None:
         return next(run for run in runs if run.forward.name == "layer_forward").forward.saved_bytes
 
     everywhere, attention = kept(LORA), kept(Lora(8, ("linear_qkv",)))
-    # 64 tokens, 2 bytes: inputs of the projection out (256) and of both MLP layers (256, 704),
-    # and what their first factors made.
-    assert everywhere - attention == 2 * 64 * (256 + 256 + 704 + 3 * 8)
+    # 64 tokens, 2 bytes: inputs of both MLP layers (256, 704), and what first factors made. What
+    # the projection out reads, attention keeps.
+    assert everywhere - attention == 2 * 64 * (256 + 704 + 3 * 8)
 
 
 def test_the_input_of_an_adapter_is_dropped_both_ways() -> None:
@@ -126,14 +126,33 @@ def test_the_input_of_an_adapter_is_dropped_both_ways() -> None:
     assert ran(LORA) == 0
 
 
+def test_adapters_in_fp32_cast_what_they_read_and_their_factors() -> None:
+    def casts(lora=LORA, optimizer="adam", **recipe):
+        training = {"lora": lora, "optimizer": optimizer, "fp32_adapters": True}
+        job = make_job(LLAMA, training=training, **recipe)
+        runs = build_workload(job).stages[0].chunks[0].runs
+        run = next(run for run in runs if run.forward.name == "layer_forward")
+        ops = [op for op in run.forward.ops if "_lora_" in getattr(op, "name", "")]
+        return sum(op.bytes for op in ops if "cast" in op.name)
+
+    tokens, read = tuned(LLAMA).recipe.micro_batch * tuned(LLAMA).sequence_length, 3 * 256 + 704
+    factors = 8 * (read + 256 + 2 * 64 + 256 + 2 * 704 + 256)
+    # Between 4 bytes and 2, what is read there and back.
+    assert casts(zero_stage=0) == 6 * (2 * tokens * read + factors)
+    # Casts of whole shards, weights without an fp32 copy, and bitsandbytes' layers have none.
+    assert casts(zero_stage=3) == casts(zero_stage=0, optimizer="adam_pure_bf16") == 0
+    assert casts(zero_stage=0, lora=Lora(8, frozen_weights="nf4")) == 0
+
+
 # Of a value that a layer made, forward and backward; of a weight; of the square of the inputs:
 # bytes that PEFT 0.21's operations read and write on a virtual GPU, with magnitudes in 16 bits and
 # in 32.
 @pytest.mark.parametrize(
-    ("autocast", "values", "weights", "squares"), [(False, 58, 12, 2), (True, 130, 36, 10)]
+    ("fp32", "values", "weights", "squares"), [(False, 58, 12, 2), (True, 130, 36, 10)]
 )
-def test_dora_norms_and_scales_as_peft_does(autocast, values, weights, squares) -> None:
-    plain, dora = (tuned(LLAMA, lora, autocast=autocast) for lora in (LORA, Lora(8, dora=True)))
+def test_dora_norms_and_scales_as_peft_does(fp32, values, weights, squares) -> None:
+    recipe = {"fp32_adapters": fp32, "zero_stage": 0}
+    plain, dora = (tuned(LLAMA, lora, **recipe) for lora in (LORA, Lora(8, dora=True)))
     layer = [(256, 256 + 2 * 64), (256, 256), (256, 2 * 704), (704, 256)]
     rows = sum(outputs for _, outputs in layer)
     assert parameters(dora).total - parameters(plain).total == 12 * rows
