@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from trainscout.simulators.laboratory.score import Summary, summarise
 from trainscout.simulators.laboratory.uncertainty.coverage import LEFT_OUT
 
 from .fits import KernelFit, collective_fit_errors
+from .layouts import together
 from .summaries import AVERAGED, NCCL, SAME_ROWS
 
 MULTI_NODE_SWEEP = "vTrain multi-node sweep"
@@ -41,17 +41,6 @@ def headline(report: Report) -> Summary:
         row["error"] for row in report["rows"] if row["counted"] and row["error"] is not None
     ]
     return summarise(errors, report["overall"]["skipped"])
-
-
-def allocator_memory(report: Report) -> Summary:
-    """Memory of the counted rows that publish what the allocator handed out."""
-    return summarise(
-        [
-            row["memory_error"]
-            for row in report["rows"]
-            if row["counted"] and row["memory_kind"] == "allocated"
-        ]
-    )
 
 
 def targets(
@@ -132,16 +121,22 @@ def _layouts(report: Report) -> list[Target]:
             found.append(
                 Target(f"Kendall tau, {name}", "at least 0.85", f"{tau:.2f}", tau >= 0.85)
             )
-    regrets = [ranking["selection_regret"] for ranking in layouts.values()]
-    middle = statistics.median(regrets) if regrets else None
-    worst = max(regrets, default=None)
-    for title, regret, target in (("median", middle, 0.02), ("worst", worst, 0.05)):
-        found.append(_below(f"selection regret, {title}", regret, target))
+    whole = together([*layouts.values()]) if layouts else {}
+    aims = (("median", "selection_regret", 0.02), ("worst", "worst_regret", 0.05))
+    for title, of, aim in aims:
+        found.append(_below(f"selection regret, {title}", whole.get(of), aim))
     return found
 
 
 def _memory(report: Report) -> list[Target]:
-    memory = allocator_memory(report)
+    """Of what the allocator handed out."""
+    memory = summarise(
+        [
+            row["memory_error"]
+            for row in report["rows"]
+            if row["counted"] and row["memory_kind"] == "allocated"
+        ]
+    )
     return [
         _below("memory (allocated), median", memory.median_abs_error, 0.03),
         _below("memory (allocated), 90th percentile", memory.p90_abs_error, 0.08),

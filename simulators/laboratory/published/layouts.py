@@ -9,8 +9,8 @@ with the layout it is what it chose by.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,9 +38,6 @@ class Ranking:
     n: int
     kendall_tau: float
     selection_regret: float
-
-    def to_dict(self) -> dict[str, float | int]:
-        return asdict(self)
 
 
 def rank_layouts(results: Sequence[Result]) -> dict[str, Ranking]:
@@ -72,6 +69,20 @@ def ranking(measured: Sequence[float], predicted: Sequence[float]) -> Ranking:
     tau = float(kendalltau(measured, predicted).statistic)
     picked = measured[int(np.argmin(predicted))]
     return Ranking(len(measured), 0.0 if np.isnan(tau) else tau, picked / min(measured) - 1)
+
+
+def together(sweeps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What sweeps, each with the fields of ``Ranking``, come to: their layouts, by which tau is
+    weighted, the median regret, and the worst."""
+    layouts, taus, regrets = (
+        [sweep[of] for sweep in sweeps] for of in ("n", "kendall_tau", "selection_regret")
+    )
+    return {
+        "n": sum(layouts),
+        "kendall_tau": float(np.average(taus, weights=layouts)),
+        "selection_regret": float(np.median(regrets)),
+        "worst_regret": max(regrets),
+    }
 
 
 def _layouts(members: Sequence[Result]) -> tuple[list[float], list[float]]:

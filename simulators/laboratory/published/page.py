@@ -13,6 +13,7 @@ from trainscout.simulators.predictor.io.markdown import table
 from .fits import kernel_fits
 from .headline import Report, Target, by_scale, by_size, headline, targets
 from .later import Test, blind_summary, blind_tests_page
+from .layouts import together
 from .markdown import (
     SUMMARY_HEADER,
     TEXTS,
@@ -112,8 +113,8 @@ def _short(name: str, groups: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _blind(tests: Sequence[Test]) -> str:
-    found = blind_summary(tests)
-    return f"{TEXTS['blind']}\n\n{found}" if found else ""
+    found, sweeps = blind_summary(tests), _together([report for _, report, _ in tests])
+    return f"{TEXTS['blind']}\n\n{found}{sweeps}" if found else ""
 
 
 def _missed(found: Sequence[Target]) -> str:
@@ -151,7 +152,15 @@ def _layouts(report: Report) -> str:
         for name, each in report["layouts"].items()
     ]
     header = ("sweep", "layouts", "Kendall's tau", "selection regret")
-    return f"{TEXTS['layouts']}\n\n{table(header, shown)}"
+    return f"{TEXTS['layouts']}\n\n{table(header, shown)}{_together([report])}"
+
+
+def _together(reports: Sequence[Report]) -> str:
+    """A paragraph about the order of layouts, where there are sweeps."""
+    sweeps = [sweep for report in reports for sweep in report["layouts"].values()]
+    if not sweeps:
+        return ""
+    return f"\n\n{TEXTS['sweeps'].format(number=len(sweeps), **together(sweeps))}"
 
 
 def _extrapolated(report: Report) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainscout.simulators.laboratory.score import (
@@ -85,10 +85,10 @@ def validation_report(
                 lambda result: result.error,
             )
         ),
-        "layouts": {name: found.to_dict() for name, found in rank_layouts(inside).items()},
+        "layouts": {name: asdict(found) for name, found in rank_layouts(inside).items()},
         "baseline": {
             "by_source": as_dicts(summarise_by(predicted, GROUPINGS["by_source"], flat_error)),
-            "sets": {name: one.to_dict() for name, one in compare_sets(inside, peers).items()},
+            "sets": {name: asdict(one) for name, one in compare_sets(inside, peers).items()},
         },
         "rows": [_row(result, grades) for result in results if result.prediction is not None],
         "skipped": [
@@ -190,15 +190,8 @@ class Comparison:
     """
 
     ours: Summary
-    flat: Summary
+    flat_baseline: Summary
     peers: Mapping[str, Summary]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "ours": self.ours.to_dict(),
-            "flat_baseline": self.flat.to_dict(),
-            "peers": as_dicts(self.peers),
-        }
 
 
 def flat_error(result: Result) -> float | None:
@@ -229,7 +222,7 @@ def _comparison(predictions: Sequence[PeerPrediction], by_id: Mapping[str, Resul
             errors.setdefault(item.peer, []).append(item.predicted_s / measured - 1)
     return Comparison(
         ours=summarise([row.error for row in rows if row.error is not None]),
-        flat=summarise([error for row in rows if (error := flat_error(row)) is not None]),
+        flat_baseline=summarise([error for row in rows if (error := flat_error(row)) is not None]),
         peers={peer: summarise(errors[peer]) for peer in sorted(errors)},
     )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +15,7 @@ from rich.text import Text
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.memory.bands import BANDS, NO, TIGHT
 
+from .layouts import together
 from .markdown import SUMMARY_HEADER, beside_others, percent, summary_cells
 from .replay import Result
 
@@ -87,27 +88,16 @@ def _table(
 
 
 def _layouts(layouts: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Every sweep, but only the medians of a source that has very many."""
+    """Every sweep, but together those of a source that has very many."""
     table = _empty_table("Layout sweeps", "layouts", "Kendall tau", "selection regret")
-    by_source: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
-    for name, ranking in layouts.items():
-        by_source.setdefault(name.split(":")[0], []).append((name, ranking))
-    for source, members in by_source.items():
-        if len(members) > _SWEEPS_SHOWN:
-            found = [ranking for _, ranking in members]
-            members = [(f"{source}: median of {len(members)} sweeps", _median(found))]
-        for name, ranking in members:
-            regret = percent(ranking["selection_regret"])
-            table.add_row(name, str(ranking["n"]), f"{ranking['kendall_tau']:.2f}", regret)
+    for source, names in groupby(layouts, lambda name: name.split(":")[0]):
+        sweeps = {name: layouts[name] for name in names}
+        if len(sweeps) > _SWEEPS_SHOWN:
+            sweeps = {f"{source}: {len(sweeps)} sweeps": together([*sweeps.values()])}
+        for name, found in sweeps.items():
+            regret = percent(found["selection_regret"])
+            table.add_row(name, str(found["n"]), f"{found['kendall_tau']:.2f}", regret)
     return table
-
-
-def _median(rankings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    medians = {
-        key: statistics.median(ranking[key] for ranking in rankings)
-        for key in ("kendall_tau", "selection_regret")
-    }
-    return {"n": sum(ranking["n"] for ranking in rankings), **medians}
 
 
 def _sets(sets: Mapping[str, Mapping[str, Any]]) -> Table:

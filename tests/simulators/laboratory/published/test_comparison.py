@@ -16,18 +16,13 @@ from trainscout.simulators.laboratory.published.report import (
 from trainscout.simulators.predictor.answer.flops import step_flops
 
 
-def test_without_tensor_parallelism_it_is_half_of_peak():
-    job = replayable(tp=1, sp=0, dp=32).job
-    expected = step_flops(job).hardware / (64 * 0.5 * 989.4e12)
-    assert flat_step_time_s(job) == pytest.approx(expected)
-
-
-def test_tensor_parallelism_adds_its_all_reduces():
-    job = replayable().job
+@pytest.mark.parametrize("layout", [{"tp": 1, "sp": 0, "dp": 32}, {}])
+def test_it_is_half_of_peak_and_the_all_reduces_of_tensor_parallelism(layout):
+    job = replayable(**layout).job
     compute = step_flops(job).hardware / (64 * 0.5 * 989.4e12)
     # Four all-reduces of b s h in BF16 for 16 layers and 8 micro-batches, ring over two GPUs.
     message = 8192 * 4096 * 2
-    communication = 4 * 16 * 8 * message * 2 * (1 / 2) / 450e9
+    communication = 0 if layout else 4 * 16 * 8 * message * 2 * (1 / 2) / 450e9
     assert flat_step_time_s(job) == pytest.approx(compute + communication)
 
 
@@ -47,10 +42,10 @@ def test_sets_are_compared_row_for_row():
         PeerPrediction("cases", "absent", "peer", 1.0),
     ]
     (found,) = compare_sets(results, peers).values()
-    assert found.ours.n == found.flat.n == found.peers["peer"].n == 1
+    assert found.ours.n == found.flat_baseline.n == found.peers["peer"].n == 1
     assert found.ours.mean_abs_error == pytest.approx(0.5)
     assert found.peers["peer"].bias == pytest.approx(-0.25)
-    assert found.flat.bias == pytest.approx(flat_error(results[0]))
+    assert found.flat_baseline.bias == pytest.approx(flat_error(results[0]))
 
 
 def test_the_published_peer_predictions_are_of_43_24_and_24_cases():

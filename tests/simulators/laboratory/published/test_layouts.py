@@ -6,26 +6,28 @@ from hypothesis import strategies as st
 
 from tests.samples import prediction
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
-from trainscout.simulators.laboratory.published.layouts import rank_layouts, ranking
+from trainscout.simulators.laboratory.published.layouts import rank_layouts, ranking, together
 from trainscout.simulators.laboratory.published.replay import replay_rows
 
 COSTS = st.lists(st.floats(1, 100), min_size=2, max_size=20, unique=True)
 
 
-def test_the_same_order_is_perfect():
-    assert ranking([1, 2, 3], [10, 20, 30]) == ranking([1, 2, 3], [1, 4, 9])
-    assert ranking([1, 2, 3], [10, 20, 30]).kendall_tau == pytest.approx(1)
-    assert ranking([1, 2, 3], [10, 20, 30]).selection_regret == 0
+@pytest.mark.parametrize(
+    ("predicted", "tau", "regret"),
+    # Two of three pairs agree: (2 - 1) / 3. Predictions that are all equal order nothing.
+    [([10, 20, 30], 1, 0), ([1, 4, 9], 1, 0), ([2, 1, 3], 1 / 3, 0.5), ([5, 5, 5], 0, 0)],
+)
+def test_pairs_in_the_same_order_against_all(predicted, tau, regret):
+    found = ranking([1.0, 1.5, 3.0], predicted)
+    assert (found.kendall_tau, found.selection_regret) == pytest.approx((tau, regret))
 
 
-def test_one_swapped_pair_of_three():
-    # Two of three pairs agree: (2 - 1) / 3.
-    assert ranking([1, 2, 3], [2, 1, 3]).kendall_tau == pytest.approx(1 / 3)
-    assert ranking([1.0, 1.5, 3.0], [2, 1, 3]).selection_regret == pytest.approx(0.5)
-
-
-def test_predictions_that_are_all_equal_order_nothing():
-    assert ranking([1, 2, 3], [5, 5, 5]).kendall_tau == 0
+def test_sweeps_weigh_by_their_layouts():
+    sweeps = [
+        {"n": n, "kendall_tau": tau, "selection_regret": regret}
+        for n, tau, regret in ((6, 1.0, 0.0), (2, 0.2, 0.1), (2, 0.4, 0.02))
+    ]
+    assert list(together(sweeps).values()) == [10, pytest.approx(0.72), 0.02, 0.1]
 
 
 @given(COSTS, st.floats(0.1, 10))

@@ -5,11 +5,7 @@ import pytest
 
 from tests.samples import prediction
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
-from trainscout.simulators.laboratory.published.headline import (
-    by_scale,
-    headline,
-    targets,
-)
+from trainscout.simulators.laboratory.published.headline import by_scale, headline, targets
 from trainscout.simulators.laboratory.published.page import accuracy_pages
 from trainscout.simulators.laboratory.published.published import PeerPrediction
 from trainscout.simulators.laboratory.published.replay import replay_rows

@@ -10,7 +10,7 @@ import pytest
 from tests.simulators.jobs import LLAMA, MLA_MOE, TINY, make_job
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER, WHOLE
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.workload.attention import attention_parts
+from trainscout.simulators.predictor.workload.attention import attention_parts, unfused_core
 from trainscout.simulators.predictor.workload.elementwise import (
     activation_ops,
     loss_ops,
@@ -192,8 +192,7 @@ def test_eager_softmax_is_a_kernel_for_each_operation_in_fp32() -> None:
 def test_heads_of_no_multiple_of_8_left_the_tensor_cores_until_cuda_11_6() -> None:
     def types(head: int, tensor_cores: bool) -> set[str]:
         model = replace(TINY, hidden_size=head * TINY.num_heads)
-        software = shard(model, attention="unfused", tensor_core_heads=tensor_cores)
-        (core,) = (part for part in attention_parts(software, WHOLE) if part.module == "core_attn")
+        core = unfused_core(shard(model, tensor_core_heads=tensor_cores))
         return {op.dtype for op in (*core.forward, *core.backward) if isinstance(op, Gemm)}
 
     assert types(108, True) == types(128, False) == {"bf16"}
