@@ -150,8 +150,8 @@ def _by_magnitude(
     """What scales outputs and adds them up, and its gradients'. Beside dropout the weight is
     multiplied by what was left of the input once more."""
     assert shard.lora is not None
-    own, size, wide, made = f"{name}{_NORM}", shard.element_bytes, shard.magnitude_bytes, tokens
-    made *= outputs
+    own, made, dtype = f"{name}{_NORM}", tokens * outputs, shard.dtype
+    size, wide = shard.element_bytes, shard.magnitude_bytes
     casts, drops = (wide + size) * (wide > size), bool(shard.lora.dropout)
     forward = made * (9 * wide + 3 * size + casts)
     backward = made * (12 * wide + 2 * size + 4 * casts + 3 * size * (not drops))
@@ -160,14 +160,11 @@ def _by_magnitude(
         Streaming(f"{own}add_bwd", "elementwise", backward, launches=10 + 4 * (casts > 0))
     ]
     if drops:
-        if casts:
-            moved = inputs * outputs * casts
-            added.insert(0, Streaming(f"{own}weight_cast", "cast", moved))
-        added.insert(0, Gemm(f"{own}again_fwd", tokens, outputs, inputs, shard.dtype))
-        moved = 3 * tokens * inputs * size
+        cast = [Streaming(f"{own}weight_cast", "cast", inputs * outputs * casts)] * (casts > 0)
+        added = [*cast, Gemm(f"{own}again_fwd", tokens, outputs, inputs, dtype), *added]
         scaled += [
-            Gemm(f"{own}again_dgrad", tokens, inputs, outputs, shard.dtype, layout="NN"),
-            Streaming(f"{own}again_add", "elementwise", moved),
+            Gemm(f"{own}again_dgrad", tokens, inputs, outputs, dtype, layout="NN"),
+            Streaming(f"{own}again_add", "elementwise", 3 * tokens * inputs * size),
         ]
     return added, scaled
 
