@@ -1,10 +1,10 @@
 """Measured steps of the small scripts beside what ``trainscout live`` predicts of them.
 
-    python -m benchmarks.one_gpu predict ROUND CASE ...
+    python -m benchmarks.one_gpu predict CASE ...
     python -m benchmarks.one_gpu page docs/one-gpu.md
 
 ``predict`` runs each script on one virtual H100 (10 to 30 s a case) and keeps what it prints of
-itself as a round of predictions; ``page`` writes the table from the committed measurements.
+itself; ``page`` writes the tables from what is committed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ HOST_AHEAD = 0.98
 _PAGE = Path(__file__).with_name("page.md")
 
 
-def predict(number: str, cases: list[str]) -> None:
-    """Runs the cases and puts their rows in place of those of the same round."""
+def predict(cases: list[str]) -> None:
+    """Runs the cases and puts their rows in place of those that *now* has."""
     rows = []
     script = str(Path(__file__).with_name("script.py"))
     options = ["--world-size", "1", "--cluster", "h100_128", "--host", "declared"]
@@ -40,9 +40,9 @@ def predict(number: str, cases: list[str]) -> None:
         (line,) = [line for line in run.stdout.splitlines() if '{"case"' in line]
         stated = json.loads(line[line.index("{") :])
         row = {key: stated[key.removesuffix("_bytes")] for key in KEPT}
-        rows.append({"round": number, "case": case, **row})
-    known = pd.read_csv(PREDICTED, dtype={"round": str})
-    replaced = (known["round"] == number) & known["case"].isin(cases)
+        rows.append({"version": "now", "case": case, **row})
+    known = pd.read_csv(PREDICTED)
+    replaced = (known["version"] == "now") & known["case"].isin(cases)
     pd.concat([known[~replaced], pd.DataFrame(rows)]).to_csv(PREDICTED, index=False)
 
 
@@ -55,22 +55,15 @@ def _summary(errors: pd.Series) -> str:
 def page(path: Path) -> None:
     """Writes the page from the committed tables."""
     measured = pd.read_csv(MEASURED, index_col="case", comment="#")
-    known = pd.read_csv(PREDICTED, dtype={"round": str})
-    rounds = {name: group.set_index("case") for name, group in known.groupby("round")}
-    latest = known.sort_values("round").groupby("case").last()
+    known = pd.read_csv(PREDICTED, index_col=["version", "case"])
+    blind, latest = (known.loc[version].reindex(measured.index) for version in ("blind", "now"))
     times, memory = [], []
     ahead = measured["issued_s"] < HOST_AHEAD * measured["step_s"]
-    errors = {name: rounds[name]["step_s"].reindex(measured.index) for name in ("1", "2")}
-    errors["now"] = latest["step_s"].reindex(measured.index)
     for case, row in measured.iterrows():
         now = latest.loc[case]
-        cells = []
-        for name in ("1", "2"):
-            found = rounds[name]["step_s"].get(case)
-            cells.append("" if found is None else f"{1e3 * found:.1f}")
         error = now["step_s"] / row["step_s"] - 1
         times.append(
-            f"| {case} | {1e3 * row['step_s']:.1f} | {cells[0]} | {cells[1]} "
+            f"| {case} | {1e3 * row['step_s']:.1f} | {1e3 * blind['step_s'][case]:.1f} "
             f"| {1e3 * now['step_s']:.1f} | {error:+.1%} | {1e3 * row['issued_s']:.1f} "
             f"| {1e3 * now['issued_s']:.1f} | {row['launches']:.0f} |".replace("nan", "")
         )
@@ -81,11 +74,10 @@ def page(path: Path) -> None:
         memory.append(line + "|")
     summaries = [
         f"| {name} | {_summary(off)} | {_summary(off[ahead])} |"
-        for name, found in zip(("blind", "second", "now"), errors.values(), strict=True)
-        for off in [found / measured["step_s"] - 1]
+        for name, predicted in (("blind", blind), ("now", latest))
+        for off in [predicted["step_s"] / measured["step_s"] - 1]
     ]
     text = _PAGE.read_text().format(
-        unseen=len(measured) - 7,
         times="\n".join(times),
         memory="\n".join(memory),
         summaries="\n".join(summaries),
@@ -96,8 +88,8 @@ def page(path: Path) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["predict", number, *cases]:
-            predict(number, cases)
+        case ["predict", *cases]:
+            predict(cases)
         case ["page", path]:
             page(Path(path))
         case _:
