@@ -56,19 +56,18 @@ def predicted_s(row: pd.Series, folder: Path) -> float:
 
 def main(chosen: list[str]) -> None:
     rows = pd.read_csv(DATA / "framework_runs.csv", keep_default_na=False)
+    rows["letter"] = rows["source"].str.split("[@:]").str[0].factorize()[0]
     if chosen:
         rows = rows[rows["id"].isin(chosen)]
     errors = []
-    print("| run | measured | predicted | error |\n|---|---|---|---|")
+    print("| run | measured ms | predicted ms | error | source |\n|---|---|---|---|---|")
     for _, row in rows.iterrows():
         with tempfile.TemporaryDirectory() as folder:
-            step_s = predicted_s(row, Path(folder))
-        measured_ms = float(row["measured_ms"])
-        errors.append(1e3 * step_s / measured_ms - 1)
-        print(
-            f"| {row['id']} | {measured_ms:.1f} ms | {1e3 * step_s:.1f} ms | {errors[-1]:+.1%} |",
-            flush=True,
-        )
+            step_ms = 1e3 * predicted_s(row, Path(folder))
+        measured_ms, source = float(row["measured_ms"]), "abc"[row["letter"]]
+        errors.append(step_ms / measured_ms - 1)
+        shown = f"{measured_ms:.1f} | {step_ms:.1f} | {100 * errors[-1]:+.1f} %"
+        print(f"| {row['run']} | {shown} | {source} |", flush=True)
     print(summarise(errors))
 
 
