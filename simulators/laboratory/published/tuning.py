@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainscout.simulators.predictor.question.training import ModulePrecision, Training
-from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 
 from .frameworks import project_of
 from .words import Statement
@@ -35,6 +35,7 @@ def training_of(
     packed: tuple[int, ...] = ()
     # The word QLoRA says how frozen weights are kept.
     adapted = statement.says("adapters") or statement.says("frozen_weights")
+    adapted |= statement.says("dora")
     if adapted:
         lora = _adapters(statement)
         if not (statement.says("adapter_rank") and statement.says("adapter_targets")):
@@ -56,6 +57,7 @@ def training_of(
     training = Training(
         *(batch, 1e9, None, precision, optimizer),
         lora=lora,
+        dpo=Dpo(kto=True) if statement.says("kto") else None,
         module_precision=_module_precision(statement),
         packed_lengths=packed,
     )
@@ -80,4 +82,5 @@ def _adapters(statement: Statement) -> Lora:
     )
     dropout = float(statement.facts.get("adapter_dropout", 0))
     kept = statement.get("frozen_weights") or "16bit"
-    return Lora(rank, targets or _BENCHMARKED.targets, dropout, kept)
+    dora = statement.says("dora")
+    return Lora(rank, targets or _BENCHMARKED.targets, dropout, kept, dora)

@@ -12,7 +12,7 @@ from trainscout.simulators.laboratory.published.jobs import job_of
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
 from trainscout.simulators.laboratory.published.words import statement_of
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
-from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 
 FOLDER = Path(phrases.__file__).parent
 
@@ -105,8 +105,8 @@ def test_what_narrows_or_negates_is_read_first():
         ("ZeRO-Offload", "optimizer is on the CPU"),
         ("DeepSpeed ZeRO-3 offload", "optimizer is on the CPU"),
         ("video diffusion transformer", "decoder-only"),
-        ("DoRA rank 8 on q_proj", "dora is not modelled"),
-        ("KTO with LoRA", "kto is not modelled"),
+        ("DoRA rank 8 on q_proj", "dora is modelled as PEFT"),
+        ("KTO with LoRA", "kto is modelled as PEFT"),
     ],
 )
 def test_what_cannot_be_modelled_is_refused(notes, reason):
@@ -129,6 +129,14 @@ def test_adapters_are_replayed_as_adapters():
     assert reference.training.packed_lengths == ()
     packed = replayable(notes="varlen attention over packed documents of about 430 tokens").job
     assert packed.training.packed_lengths == (430,)
+
+
+@pytest.mark.parametrize("framework", ["Hugging Face TRL", "Transformers, DeepSpeed ZeRO-2"])
+def test_dora_and_kto_are_those_of_peft_and_trl(framework):
+    notes = "KTO with DoRA rank 8 on q_proj"
+    shape = {"num_gpus": 8, "tp": 1, "pp": 1, "cp": 1, "dp": 8}
+    training = replayable(notes=notes, framework=framework, **shape).job.training
+    assert (training.lora, training.dpo) == (Lora(8, ("linear_qkv",), dora=True), Dpo(kto=True))
 
 
 @pytest.mark.parametrize(
