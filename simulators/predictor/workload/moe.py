@@ -144,17 +144,20 @@ def _counts(shard: Shard) -> Part:
     """How many tokens go to each expert: shared among ranks and read by the host.
 
     Experts that are padded to their capacity need no count, and one kernel for all of them takes
-    it on the device (Megatron-Bridge captures whole iterations with such).
+    it on the device (Megatron-Bridge captures whole iterations with such). So do PyTorch's grouped
+    products, where no other rank has experts (TorchTitan, Transformers 5: ``offs``).
     """
     moe = shard.moe
     if moe.padded:
         return Part((), ())
-    forward: list[Op] = [Streaming("expert_counts", "reduce", 8 * moe.num_experts, launches=6)]
-    if shard.ep * shard.etp > 1:
-        table = 8 * moe.num_experts * shard.ep * shard.etp
-        forward.append(Collective(_COUNTS, "all_gather", table, "etp_ep", "fp32"))
-    read = () if shard.fused_experts else (HostSync("expert_counts"),)
-    return Part((*forward, *read), (), module="moe")
+    ranks, table = shard.ep * shard.etp, 8 * moe.num_experts
+    ops: list[Op] = [Streaming("expert_counts", "reduce", table, launches=6)]
+    if ranks > 1:
+        ops.append(Collective(_COUNTS, "all_gather", table * ranks, "etp_ep", "fp32"))
+    by_torch = shard.gathers_for_experts or shard.written_dispatch in ("half", "fp32")
+    if not shard.fused_experts and (ranks > 1 or not by_torch):
+        ops.append(HostSync("expert_counts"))
+    return Part(tuple(ops), (), module="moe")
 
 
 def _experts(shard: Shard) -> Part:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -184,6 +185,18 @@ def test_a_loop_waits_and_launches_for_each_expert() -> None:
         assert [op.launches for op in turns] == [kernels] * 4
         assert loop.ops.count(HostSync("expert_rows")) == waits
         assert products(loop) == products(plain)
+
+
+@pytest.mark.parametrize(("ep", "waits"), [(1, 0), (2, 1)])
+@pytest.mark.parametrize("by_torch", [{"written_dispatch": "half"}, {"gathers_for_experts": True}])
+def test_grouped_products_of_pytorch_take_counts_on_the_device(
+    by_torch: dict[str, Any], ep: int, waits: int
+) -> None:
+    """Unless tokens are exchanged; Transformer Engine's take them as a list."""
+    shard = Shard.of(make_job(MOE, ep=ep))
+    for each, read in ((shard, 1), (replace(shard, **by_torch), waits)):
+        forward = layer_blocks(each, EXPERT_LAYER, "none")[0]
+        assert forward.ops.count(HostSync("expert_counts")) == read
 
 
 @pytest.mark.parametrize(
