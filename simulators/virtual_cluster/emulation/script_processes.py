@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing.process
 import os
+import signal
 import sys
 import threading
 from multiprocessing.reduction import ForkingPickler
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
 from torch.utils.data._utils import collate
 
 from trainscout.simulators.predictor.io.own_process import end_with_parent
+from trainscout.simulators.predictor.question.errors import InputError
 
 from .device_mode import DeviceMode
 from .gaps import gap_left
@@ -33,12 +35,15 @@ class _Host(TorchDispatchMode):
     """Operations on tensors without data are computed on zeros; whoever wants a device is told at
     once, for what reports at the end is another process."""
 
+    lacked = False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             named = {name: _real(value) for name, value in (kwargs or {}).items()}
             return func(*_real(tuple(args)), **named)
         except Exception as error:
             if gap := gap_left(error):
+                _Host.lacked = True
                 stated = f"gap of the emulator in a process of the script: {gap}"
                 sys.stderr.write(f"{stated} (only the process that is run has a device)\n")
             raise
@@ -60,8 +65,21 @@ class _Silent(Untimed):
 
 
 def install_forks(state: RankState) -> None:
-    """Let processes forked from now on be without the emulation. Once per process."""
+    """Let processes forked from now on be without the emulation. Once per process. One that fails
+    since it wanted a device ends the run, for others may wait for it for ever."""
     ForkingPickler.register(FakeTensor, _pickled)
+    signal.signal(signal.SIGUSR2, process_without_device)
+    process: Any = multiprocessing.process.BaseProcess
+    bootstrap = process._bootstrap
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        code = bootstrap(self, *args, **kwargs)
+        parent: Any = multiprocessing.process.parent_process()
+        if code and _Host.lacked and parent is not None:
+            os.kill(parent.pid, signal.SIGUSR2)
+        return code
+
+    process._bootstrap = run
     by_main = [True]
 
     def before() -> None:
@@ -74,6 +92,19 @@ def install_forks(state: RankState) -> None:
         enter_host(state)
 
     os.register_at_fork(before=before, after_in_child=after)
+
+
+def process_without_device(*_: Any) -> None:
+    """A process of the script failed for want of a device: end it and all others.
+
+    Raises:
+        InputError: always, in the main thread.
+    """
+    _Host.lacked = True
+    for child in multiprocessing.active_children():
+        child.terminate()
+    asked, only = "asked for by a process of the script", "only the process that is run has one"
+    raise InputError("cuda", asked, only, "a way of the script to train in that")
 
 
 def _pickled(tensor: FakeTensor) -> Any:

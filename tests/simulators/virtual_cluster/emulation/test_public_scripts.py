@@ -346,6 +346,30 @@ def test_gaps_that_a_script_swallows_are_counted(tmp_path: Path, fails: str, cod
         assert run.output.count(stated) == (code == 4), run.output
 
 
+# As libraries of reinforcement learning do: a learner of its own, for which the parent waits.
+LEARNER = """
+import multiprocessing, torch
+
+def learn(pipe):
+    pipe.send(torch.nn.Linear(4, 4).cuda()(torch.ones(2, 4).cuda()).sum().item())
+
+if __name__ == "__main__":
+    ours, theirs = multiprocessing.Pipe()
+    learner = multiprocessing.Process(target=learn, args=(theirs,))
+    other = multiprocessing.Process(target=multiprocessing.Pipe()[0].recv)
+    other.start()
+    learner.start()
+    ours.recv()
+"""
+
+
+def test_a_process_that_wants_a_device_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "learner.py").write_text(LEARNER)
+    run = emulate(tmp_path, str(tmp_path / "learner.py"), "--world-size", "1")
+    assert run.code == 3, run.output
+    assert "cuda=asked for by a process of the script: only the process that is" in run.output
+
+
 RANKS = """
 import torch
 import torch.distributed as dist
