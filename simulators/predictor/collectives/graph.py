@@ -36,10 +36,10 @@ class Wiring:
     ``link`` is ``nvlink`` (or what the architecture has in its place) or ``pci``; ``link_gbs``
     what one GPU can send to the other members of its node, ``per_link_gbs`` over one such link;
     ``nics`` of ``nic_gbs`` each serve the communicator's ranks on one node. ``nic_share`` is the
-    fraction of them it really gets (siblings, oversubscription), which NCCL does not know of;
-    ``nvlink_peak_gbs`` is one GPU's NVLink rate on paper. ``max_channels`` is what NCCL is held to
-    (None: nothing). ``nvswitch``: GPUs of a node reach each other over switches; ``sharp``: those
-    between nodes sum what this communicator sends.
+    fraction of them it really gets (siblings, oversubscription), which NCCL does not know of,
+    ``exchange_share`` what of that an all-to-all gets, ``nvlink_peak_gbs`` one GPU's NVLink rate
+    on paper. ``max_channels`` is what NCCL is held to (None: nothing). ``nvswitch``: GPUs of a
+    node reach each other over switches; ``sharp``: those between nodes sum what it sends.
     """
 
     ranks: int
@@ -61,6 +61,7 @@ class Wiring:
     max_channels: int | None = None
     nvswitch: bool = False
     sharp: bool = False
+    exchange_share: float = 1.0
 
     def __hash__(self) -> int:
         return hash((self.ranks, self.nodes, self.nics, self.nic_gbs, self.nic_share))
@@ -151,9 +152,9 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
     pcie_gbs = tables.PCIE_GEN3_X16_GBS * 2.0**generations
     plugin = transport(cluster.fabric)
     share *= plugin.nic_rate_share
-    through_host = plugin.through_host_share
-    if through_host and nic_gbs and cluster.cpu != "arm":
-        share *= min(1.0, through_host * pcie_gbs / nic_gbs)
+    through_host = plugin.through_host_share and nic_gbs and cluster.cpu != "arm"
+    carried = plugin.through_host_share * pcie_gbs / nic_gbs if through_host else math.inf
+    share *= min(1.0, carried)
     if cluster.oversubscription is not None:
         share /= cluster.oversubscription
     elif not cluster.network_validated:
@@ -180,6 +181,7 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
         max_channels=cluster.nccl_max_channels,
         nvswitch=cluster.nvswitch and link == "nvlink",
         sharp=cluster.sharp and nodes > 1 and communicator.collnet,
+        exchange_share=min(1.0, plugin.exchange_share * carried) / min(1.0, carried),
     )
 
 

@@ -79,8 +79,7 @@ def net_peer_gbs(wiring: Wiring) -> float:
     """Speed of one transfer to a peer on another node."""
     per_peer = channels_per_net_peer(wiring)
     channels_gbs = _NET_CHANNELS_GBS.get(per_peer, max(_NET_CHANNELS_GBS.values()))
-    nic_gbs = wiring.nics_gbs / wiring.ranks_per_node * NIC_EFFICIENCY
-    return min(channels_gbs, nic_gbs)
+    return min(channels_gbs, wiring.nics_gbs / wiring.ranks_per_node * NIC_EFFICIENCY)
 
 
 def all_to_all_channels(size_bytes: int, wiring: Wiring) -> int:
@@ -109,11 +108,12 @@ def all_to_all_terms(size_bytes: int, wiring: Wiring) -> tuple[Terms, Terms]:
     if not wiring.multi_node:
         return {**node, "stream": stream, "host": host_us(stream, wiring)}, {}
     leaving = (ranks - wiring.ranks_per_node) * block * wiring.ranks_per_node
+    leaving_us = leaving / (1e3 * wiring.exchange_share * wiring.nics_gbs)
     peer_us = block / (1e3 * net_peer_gbs(wiring))
     net = {
         "net_start": 1.0,
         "net_peer": float(ranks - wiring.ranks_per_node),
         "net_first_part": min(1.0, block / P2P_PART_BYTES),
-        "net_stream": max(stream, leaving / (1e3 * wiring.nics_gbs), peer_us),
+        "net_stream": max(stream, leaving_us, peer_us),
     }
     return node, net

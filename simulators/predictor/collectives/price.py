@@ -160,7 +160,7 @@ def _as_measured(price: CollectivePrice, call: _Call) -> CollectivePrice:
     else:
         latency_us = _latency_us(call)
         points = [(row.nodes, _wire_gbs(row, gpu, cluster)) for row in rows]
-        whole = wiring_of(_whole_nodes(rows[0].nodes, cluster), gpu, cluster)
+        whole = wiring_of(_inside(rows[0].nodes * cluster.gpus_per_node, cluster), gpu, cluster)
         share = wiring.nics_gbs / whole.nics_gbs
         sent = call.size_bytes * bus_factor(call.kind, wiring.ranks)
         if call.kind == "all_to_all":
@@ -209,7 +209,8 @@ def _latency_us(call: _Call) -> float:
 
 def _wire_gbs(row: MeasuredCollective, gpu: Gpu, cluster: Cluster) -> float:
     """Bus bandwidth of a measurement once its latency is taken out."""
-    call = _Call(row.kind, row.bytes, _whole_nodes(row.nodes, cluster), gpu, cluster)
+    members = _inside(row.nodes * cluster.gpus_per_node, cluster)
+    call = _Call(row.kind, row.bytes, members, gpu, cluster)
     wire_us = measured_us(row, cluster.gpus_per_node) - _latency_us(call)
     if row.nodes == max(each.nodes for each in cluster.measured):
         wire_us *= row.high_gbs / row.bus_gbs
@@ -220,11 +221,6 @@ def _wire_gbs(row: MeasuredCollective, gpu: Gpu, cluster: Cluster) -> float:
     if row.kind == "all_to_all":
         factor = 1 - inside / ranks
     return row.bytes * factor / (1e3 * wire_us)
-
-
-def _whole_nodes(nodes: int, cluster: Cluster) -> Communicator:
-    """Every GPU of some nodes."""
-    return _inside(nodes * cluster.gpus_per_node, cluster)
 
 
 def _inside(ranks: int, cluster: Cluster) -> Communicator:

@@ -48,7 +48,8 @@ class Transport:
     the plugin's buffers at a cost that grows with it; a longer one costs the handshake,
     ``message_us``, unless its bytes take longer. ``through_host_share`` is the part of a PCIe x16
     slot's NCCL rate that a NIC gets where no switch joins it to its GPU and the bytes cross the
-    host's root complex (0: a switch, or a host that does it at full rate). ``nic_rate_share`` is
+    host's root complex (0: a switch, or a host that does it at full rate), ``exchange_share`` what
+    of that all-to-alls get, whose GPUs also reach each other's NICs there. ``nic_rate_share`` is
     the part of a NIC's own rate that its driver carries for NCCL, ``unvalidated_share`` what of it
     a job gets on a network that nobody validated (``Cluster.oversubscription`` is None).
     """
@@ -60,6 +61,7 @@ class Transport:
     eager_bytes: float
     message_us: float
     through_host_share: float = 0.0
+    exchange_share: float = 1.0
     nic_rate_share: float = 1.0
     unvalidated_share: float = 0.5
 
@@ -133,8 +135,7 @@ def node_coefficients(hardware: str, algorithm: str, protocol: str) -> Coefficie
 @functools.cache
 def net_coefficients(fabric: str, algorithm: str, protocol: str) -> Coefficients:
     """Coefficients between nodes of one fabric."""
-    name = "infiniband" if fabric == "none" else fabric
-    return _fitted(name)[f"{algorithm}/{protocol}"]
+    return _fitted("infiniband" if fabric == "none" else fabric)[f"{algorithm}/{protocol}"]
 
 
 def weighted_us(terms: Mapping[str, float], coefficients: Coefficients) -> float:

@@ -82,6 +82,14 @@ def test_all_to_all_work_is_bound_by_what_leaves_the_node() -> None:
     assert net["net_peer"] == 8
 
 
+@pytest.mark.parametrize(("cpu", "nic_gbs"), [("arm", 25.0), ("amd", 0.767 * 24 * 0.62)])
+def test_all_to_all_through_a_host_gets_less_of_its_nics(cpu: str, nic_gbs: float) -> None:
+    # Polaris' blades have NICs behind PCIe 4 root ports of 24 GB/s, each superchip one of its own.
+    machine = cluster(2, 4, 2, 200, fabric="slingshot", cpu=cpu, nvswitch=False)
+    _, net = p2p.all_to_all_terms(1024 * MIB, wiring_of(group(4, 2), m.A100, machine))
+    assert net["net_stream"] == pytest.approx(4 * 1024 * MIB / 2 / (1e3 * 2 * nic_gbs))
+
+
 def test_all_to_all_of_single_gpus_is_bound_by_the_channels_of_a_peer() -> None:
     wiring = wiring_of(group(1, 2), m.H100, cluster(2, 8, version="2.29.2"))
     _, net = p2p.all_to_all_terms(1024 * MIB, wiring)
