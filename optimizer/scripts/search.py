@@ -36,6 +36,8 @@ SIMULATOR = "trainscout.simulators.virtual_cluster.trials.simulator:ScriptSimula
 """What runs launches, where they are run."""
 EARLY_STOP = SearchOptions("cmaes", n_trials=None, patience=20, min_trials=0, batch_size=8)
 """MAYA, section 7.3: CMA-ES, until the five best stay for 20 launches that fit."""
+_UNEVEN = 1.5
+"""Full recomputation makes 4/3 of a step's FLOPs at the same work."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,21 @@ def run_script_search(
         result,
         resumed_trials=stored.restored,
         unstored=stored.unstored,
-        notes=(_note(search), *stored.notes),
+        notes=(_note(search), *_uneven_work(search.space, result), *stored.notes),
     )
+
+
+def _uneven_work(space: ScriptSpace, result: SearchResult) -> list[str]:
+    """What to say where the step time ranks launches whose steps compute unlike amounts."""
+    ran = [trial.prediction for trial in result.trials if trial.values and trial.prediction]
+    work = [found.hfu * found.step_time_s for found in ran]
+    if space.work is not None or not work or max(work) <= _UNEVEN * min(work):
+        return []
+    most = f"up to {max(work) / min(work):.1f} times the least"
+    return [
+        f"Steps compute unlike amounts, {most}, and the shortest wins: say work_per_step in the "
+        "knob file (docs/howto/tune-a-script.md)"
+    ]
 
 
 def _note(search: ScriptSearch) -> str:

@@ -105,6 +105,17 @@ def test_launches_that_cannot_be_are_results(tune, tmp_path, capsys):
     assert "--nnodes 2 --nproc-per-node 8" in script
 
 
+def test_step_times_of_unlike_work_are_said_to_be_no_ranking(tune, tmp_path, capsys):
+    knobs = 'knobs: {times: [1, 4]}\nenvironment: {TIMES: "{times}"}'
+    (tmp_path / "knobs.yaml").write_text(knobs)
+    words = ["--", "train.py", "64", "1024"]
+    assert tune("--search", "grid", words=words) == 0
+    assert "unlike amounts, up to 4.0 times" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "knobs.yaml").write_text(f"{knobs}\nwork_per_step: times")
+    assert tune("--search", "grid", "--output", "again", words=words) == 0
+    assert "unlike amounts" not in capsys.readouterr().out
+
+
 def test_the_best_launch_is_one_line_to_copy(tune, capsys):
     words = [*WORDS, "1", "words to quote", "y" * 80]
     assert tune("--search", "grid", words=words) == 0
