@@ -32,7 +32,7 @@ def hub_choice(field: str, name: str) -> str | None:
     name = name.removeprefix("https://huggingface.co/").rstrip("/")
     if not _HUB_NAME.fullmatch(name) or name.endswith((".yaml", ".json")) or Path(name).exists():
         return None
-    if (shipped := _shipped(name)) is not None:
+    if (shipped := shipped_model(name)) is not None:
         return shipped
     known = {_plain(hub): hub for each in _names().values() for hub in each}
     nearest = nearest_name(_plain(name), known)
@@ -44,7 +44,7 @@ def hub_choice(field: str, name: str) -> str | None:
 def downloaded(name: str) -> Path | None:
     """The ``config.json`` of a model of the Hub that does not ship, where Transformers or
     ModelScope has it on this machine; None for others."""
-    if not _HUB_NAME.fullmatch(name) or _shipped(name) is not None:
+    if not _HUB_NAME.fullmatch(name) or shipped_model(name) is not None:
         return None
     cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", f"{cache}/huggingface")
@@ -55,7 +55,7 @@ def downloaded(name: str) -> Path | None:
     return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
 
-def _shipped(name: str) -> str | None:
+def shipped_model(name: str) -> str | None:
     """The declaration that has a name, else the one whose own publisher's has its last part."""
     known = {_plain(hub): shipped for shipped, each in _names().items() for hub in each}
     copies = {hub.rpartition("/")[2]: shipped for hub, shipped in known.items()}

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.conf.hub_names import shipped_model
 from trainscout.reports.dialects.environment import read_environment, segments_of
 from trainscout.reports.dialects.megatron_core import FP8, QUANTISED_PARAMETERS
 from trainscout.reports.dialects.megatron_hybrid import read_layers
@@ -147,6 +149,10 @@ class MegatronReader:
         if size is not None and tokenizer in ("NullTokenizer", "NullMultimodalTokenizer"):
             return {"vocab_size": size + 1}
         size = _VOCABULARIES.get(tokenizer or "", size)
+        named = shipped_model(options.text("--tokenizer-model") or "")
+        if size is None and named is not None:
+            size = load_catalogue().models[named].vocab_size
+            options.note(f"--tokenizer-model: a vocabulary of {size:,}, as {named} has it")
         if size is None and self.whole:
             options.note(
                 f"the arguments do not say the vocabulary: {base.vocab_size:,}, that of "

@@ -248,6 +248,9 @@ def test_vocabularies():
     unsaid = shape("--tokenizer-type HuggingFaceTokenizer --tokenizer-model x")
     assert unsaid.question.model.vocab_size == MODEL.vocab_size
     assert any("vocabulary" in note for note in unsaid.reading.notes)
+    named = shape("--tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/Llama-3.1-8B")
+    assert named.question.model.vocab_size == 128256
+    assert not any("do not say the vocabulary" in note for note in named.reading.notes)
     assert shape("--padded-vocab-size 51200").question.model.padded_vocab_size(8) == 51200
 
 
