@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainscout.optimizer.tracking.runs import client_of, log_spooled, open_store
+from trainscout.optimizer.tracking.runs import client_of, log_spooled, open_store, store_is_missing
 from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.optimizer.tracking.spool import SPOOL, read_spool
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
@@ -152,9 +152,7 @@ _QUESTION = ("model", "cluster", "gpu", "num_gpus", "global_batch_size", "sequen
 def _runs(settings: TrackingSettings, where: str | None) -> Iterator[Run]:
     from mlflow.exceptions import MlflowException
 
-    path = Path(settings.uri.removeprefix("sqlite:///"))
-    if settings.uri.startswith("sqlite:///") and not path.exists():
-        # MLflow would make one.
+    if store_is_missing(settings.uri):
         raise InputError("--uri", settings.uri, "is not there", "the store of a search")
     client = client_of(settings.uri)
     experiment = client.get_experiment_by_name(settings.experiment)

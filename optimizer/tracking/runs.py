@@ -52,6 +52,12 @@ def open_store(uri: str, experiment: str) -> tuple[MlflowClient, str]:
     return client, found.experiment_id
 
 
+def store_is_missing(uri: str) -> bool:
+    """Whether ``uri`` is a file that is not there: MLflow makes one where it only should read."""
+    path = uri.removeprefix("sqlite:///")
+    return path != uri and not Path(path).exists()
+
+
 def client_of(uri: str) -> MlflowClient:
     """A client of the store at ``uri`` that keeps quiet and does not wait for ever."""
     # Defaults wait minutes for a dead server, and report usage over the network.

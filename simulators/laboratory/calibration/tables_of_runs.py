@@ -10,6 +10,7 @@ from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.input_errors import meant_setting
+from trainscout.optimizer.tracking.runs import client_of, store_is_missing
 from trainscout.simulators.laboratory.published.jobs import Declarations, read_curves
 from trainscout.simulators.laboratory.published.rows import csv_lines, read_rows
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
@@ -175,13 +176,16 @@ def read_experiment(
         InputError: without MLflow, or for an experiment that is not there.
     """
     try:
-        from mlflow import MlflowClient
+        from mlflow import get_tracking_uri
         from mlflow.exceptions import MlflowException
     except ImportError as error:
         allowed = "pip install mlflow"
         raise InputError("--from-mlflow", name, "needs MLflow", allowed) from error
+    uri = tracking_uri or get_tracking_uri()
+    if store_is_missing(uri):
+        raise InputError("--tracking-uri", uri, "is not there", "the store of that experiment")
     try:
-        client = MlflowClient(tracking_uri)
+        client = client_of(uri)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
             known = [each.name for each in client.search_experiments()]

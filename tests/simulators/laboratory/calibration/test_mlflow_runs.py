@@ -40,9 +40,12 @@ class Client:
 @pytest.fixture(autouse=True)
 def mlflow(monkeypatch):
     package, exceptions = ModuleType("mlflow"), ModuleType("mlflow.exceptions")
-    package.MlflowClient = Client
+    package.get_tracking_uri = lambda: "file:runs"
+    package.tracking = ModuleType("mlflow.tracking")
+    package.tracking.MlflowClient = Client
     exceptions.MlflowException = type("MlflowException", (Exception,), {})
     monkeypatch.setitem(sys.modules, "mlflow", package)
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", package.tracking)
     monkeypatch.setitem(sys.modules, "mlflow.exceptions", exceptions)
 
 
@@ -56,3 +59,10 @@ def test_parameters_are_settings_and_metrics_measure():
 def test_an_unknown_experiment_is_refused_with_those_there_are():
     with pytest.raises(InputError, match=r"is no experiment there.*ours"):
         read_experiment("our", "file:runs")
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"--tracking-uri=sqlite:///runs\.db: is not there"):
+        read_experiment("ours", "sqlite:///runs.db")
+    assert not list(tmp_path.iterdir())
