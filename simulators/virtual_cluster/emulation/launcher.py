@@ -28,7 +28,6 @@ from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
-    require_whole,
 )
 from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ranks, parse_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group
@@ -126,6 +125,11 @@ def script_fields(args: argparse.Namespace) -> dict[str, Any]:
         require_positive("--memory-gib", args.memory_gib)
     for name in args.without:
         require_choice("--without", name, PACKAGES)
+    if args.moe_imbalance:
+        # Loads torch.
+        from .values import Imbalance
+
+        Imbalance.parse(args.moe_imbalance)
     return {
         "memory_bytes": None if args.memory_gib is None else int(args.memory_gib * 2**30),
         "moe_imbalance": args.moe_imbalance,
@@ -171,7 +175,7 @@ def main(arguments: Sequence[str]) -> int:
             print(error, file=sys.stderr)
             return error.code
     else:
-        require_whole("--world-size", args.world_size)
+        check_ranks(args.world_size, 0, 1)
         ranks = list(parse_ranks("--rank", args.rank, args.world_size))
     options = [_options(args, rank) for rank in ranks]
     _check(args, options)

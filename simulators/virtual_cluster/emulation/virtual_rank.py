@@ -10,6 +10,7 @@ from typing import Any
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
+from trainscout.simulators.virtual_cluster.traces.codec import MOST_RANKS
 
 from . import native
 from .recorder import Recorder
@@ -193,8 +194,8 @@ def check_platform() -> None:
 
 def check_ranks(world_size: int, rank: int, local_world_size: int) -> None:
     """Refuse worlds and ranks that cannot be."""
-    if world_size < 1:
-        raise InputError("--world-size", world_size, "is no number of ranks", "1 or more")
+    if not 1 <= world_size <= MOST_RANKS:
+        raise InputError("--world-size", world_size, "is no number of ranks", f"1..{MOST_RANKS}")
     if not 0 <= rank < world_size:
         raise InputError("--rank", rank, "is not in the world", f"0..{world_size - 1}")
     if local_world_size < 1:

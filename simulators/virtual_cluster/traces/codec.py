@@ -195,8 +195,8 @@ def decode_header(line: str) -> Header:
         except MalformedError as error:
             raise MalformedError(f"header.{name} {error}") from None
     header = Header(**values)
-    if header.world_size > _MOST_RANKS:
-        raise MalformedError(f"header.world_size {header.world_size} is above {_MOST_RANKS}")
+    if header.world_size > MOST_RANKS:
+        raise MalformedError(f"header.world_size {header.world_size} is above {MOST_RANKS}")
     if not header.rank < header.world_size:
         raise MalformedError(f"header.rank {header.rank} is not below {header.world_size}")
     return header
@@ -372,7 +372,7 @@ def _checks(declared: type[Any]) -> dict[str, Callable[[Any], Any]]:
 
 
 # Ten times the largest GPU cluster announced; a job's ranks are listed when it is put together.
-_MOST_RANKS = 10_000_000
+MOST_RANKS = 10_000_000
 _HEADER = _checks(Header) | {"world_size": _positive, "local_world_size": _positive}
 EVENT_CHECKS: dict[tuple[type, str], Callable[[Any], Any]] = {
     (Phase, "phase"): one_of(events.PHASES),

@@ -32,6 +32,8 @@ PLAIN = "import os, torch\nprint('rank', os.environ['RANK'], torch.cuda.device_c
         (["--world-size", "8", "--memory-gib", "-1"], "--memory-gib=-1.0"),
         (["--world-size", "8", "--jobs", "0"], "--jobs=0"),
         (["--world-size", "8", "--steps", "0"], "--steps=0"),
+        (["--world-size", "99999999999"], "--world-size=99999999999: is no number of ranks"),
+        (["--world-size", "8", "--moe-imbalance", "hot=2"], "moe_imbalance.hot=2"),
         (["--world-size", "8", "--without", "apx"], "did you mean 'apex'"),
         (["--world-size", "8", "--rank", "0,1", "--trace", "t.gz"], "--output DIR"),
         (["--world-size", "8", "--", "no_such_script.py"], "no_such_script.py: is no file"),
@@ -58,6 +60,7 @@ def test_wrong_options_are_refused_at_once(
         arguments = [*arguments, "--", "script.py"]
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
 def test_other_systems_are_told_where_virtual_gpus_run(
