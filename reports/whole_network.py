@@ -67,7 +67,7 @@ def with_network_note(
     whole = _counted_whole(jobs, spec, [predicted(trial).step_time_s for trial in trials])
     if whole is not None:
         stated = (
-            f"{UNVALIDATED}: {counted_share(question.cluster):.0%} of it is counted (why: "
+            f"{UNVALIDATED}: {counted_share(question.cluster):.0%} of its rate is counted (why: "
             f"docs/collectives.md); {whole} (cluster.oversubscription=1 asks so); nccl-tests over "
             "2 and all nodes would tell (trainscout collectives read)"
         )

@@ -359,7 +359,7 @@ def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool)
     if any(not neighbour.prediction.fits for neighbour in shown):
         notes.append("!: does not fit in memory, or may not.")
     if any(len(neighbour.fields) > 1 for neighbour in shown):
-        notes.append("Two changes where the first needs the second.")
+        notes.append("Of two changes in a row the first needs the second.")
     return Group(table, *[Padding(Text(note, style="dim"), (0, 0, 0, 2)) for note in notes])
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.conf.conftest import Compose
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.input_errors import explain_hydra_error
+from trainscout.simulators.predictor.io.values import unknown_name
 from trainscout.simulators.predictor.question.errors import InputError
 
 
@@ -118,6 +119,7 @@ def test_wrong_types(
 
 
 def test_a_degree_that_follows_from_the_others(composed: Compose) -> None:
+    assert unknown_name("a.dp", "3", ()).problem == "follows from the other degrees"
     error = explained(composed, "recipe.dp=3")
     assert (error.field, error.value, error.nearest) == ("recipe.dp", "3", None)
     assert error.allowed == "GPUs / (tp x pp x cp)"

@@ -57,7 +57,7 @@ def test_a_search_says_so_once_on_screen_page_and_where_it_is_tracked() -> None:
     noted = with_network_note(found(HALF), HALF, SPEC)
     note = network_note(noted)
     assert note is not None
-    assert "50% of it is counted" in note
+    assert "50% of its rate is counted" in note
     assert "cluster.oversubscription=1 asks so" in note
     screen = " ".join(as_text(first_screen(noted, HALF.job, None)).split())
     assert screen.count("unvalidated") == 1

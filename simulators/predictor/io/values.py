@@ -101,7 +101,7 @@ def recorded(kind: Any, value: Any) -> Any:
 def unknown_name(field: str, value: object, names: typing.Iterable[str]) -> InputError:
     """The refusal of a dotted name whose last part is none of ``names``."""
     name = field.rpartition(".")[2]
-    if field == "recipe.dp":
+    if field in ("recipe.dp", "a.dp", "b.dp"):
         problem, allowed = "follows from the other degrees", "GPUs / (tp x pp x cp)"
         return InputError(field, value, problem, allowed)
     names = sorted(names)

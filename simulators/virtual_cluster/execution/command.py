@@ -117,7 +117,7 @@ trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
         "--calibration",
         type=Path,
         metavar="FILE",
-        help="of trainscout.simulators.laboratory.calibrate",
+        help="corrections of trainscout calibrate",
     )
     parser.add_argument(
         "--rules",

@@ -207,7 +207,8 @@ def _assumptions(
         assumed.append(f"traced on {', '.join(traced_on)}: what the code asked of that GPU stays")
     launch_us = cost.launch_s * 1e6
     if cost.gap_factor:
-        assumed.append(f"host: CPU seconds as traced, and {launch_us:g} us a launch")
+        seconds = "host: CPU seconds as traced"
+        assumed.append(f"{seconds}, and {launch_us:g} us a launch (live counts launches alone)")
     else:
         assumed.append(f"host: {launch_us:g} us a launch as declared for {framework.name}")
     stood_for = job.world_size - len(job.traces)

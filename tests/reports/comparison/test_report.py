@@ -57,7 +57,7 @@ def test_alone_a_recipe_is_shown_with_its_neighbours():
 
 
 def test_what_of_an_unvalidated_network_is_counted_is_said():
-    found, stated = made(None), f"{UNVALIDATED}: 50% of it is counted"
+    found, stated = made(None), f"{UNVALIDATED}: 50% of its rate is counted"
     assert "unvalidated" not in as_text(comparison_report(found))
     prediction = replace(found.first.prediction, assumptions=("even loads", stated))
     half = replace(found, first=replace(found.first, prediction=prediction))
