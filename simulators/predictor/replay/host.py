@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from trainscout.simulators.predictor.question.cluster import HostShare
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.workload import ir
+from trainscout.simulators.predictor.workload.ir import HostUpdate
 
 # Of a link's peak that large copies from pinned memory reach: packets of 256 bytes have headers of
 # some 24 (PCIe), and nothing is published for links between chips.
@@ -30,7 +30,7 @@ def copy_s(copied_bytes: int, gpu: Gpu) -> float:
     return copied_bytes / (COPY_EFFICIENCY * gpu.host_bytes_per_s)
 
 
-def update_s(update: ir.HostUpdate, host: HostShare) -> float:
+def update_s(update: HostUpdate, host: HostShare) -> float:
     """Seconds of an update by the host's CPU, whose memory the GPUs of its node share."""
     link_bytes_per_s = COPY_EFFICIENCY * host.link_bytes_per_s
     steps_s = (
@@ -58,21 +58,6 @@ def host_pace(framework: Framework, cpu: str) -> float:
 # Megatron-Core's dropless dispatchers copy three tables of token counts to the host and read
 # each: as much work for the host as launching so many kernels.
 SYNC_LAUNCHES = 6
-
-
-def waits_before(block: ir.Block) -> list[int]:
-    """How often the host waits for the device before each device operation of a block."""
-    counts, waits = [], 0
-    for op in block.ops:
-        if isinstance(op, ir.HostSync):
-            waits += 1
-        elif not isinstance(op, ir.Alloc | ir.Free):
-            counts.append(waits)
-            waits = 0
-    if counts:
-        # One at the end is before the next block, which is equal.
-        counts[0] += waits
-    return counts
 
 
 def host_lag_s(work: Iterable[tuple[float, float, bool]]) -> float:

@@ -27,7 +27,7 @@ from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES, Fac
 from trainscout.simulators.predictor.workload import ir
 
 from .device_block import group_slowdowns, overlap_groups, sum_block
-from .host import SYNC_LAUNCHES, host_lag_s, host_pace, update_s, waits_before
+from .host import SYNC_LAUNCHES, host_lag_s, host_pace, update_s
 from .priced import COMMUNICATIONS, EVIDENCE, HOST, KERNELS, PART_INDEX, PricedBlock, PricedOp
 
 if TYPE_CHECKING:
@@ -90,22 +90,18 @@ class Pricer:
         self.congestion = congestion
         self.factors = factors
         host_time = factors.host_time * host_pace(framework, cluster.cpu)
+        graphs = framework.cuda_graphs
         self.host_launch_s = host_launch_s(framework) * host_time
         # Where graphs end before the experts, the host launches what follows them.
-        self.eager_launch_s = (
-            framework.host_launch_s * host_time
-            if framework.cuda_graphs and framework.graphs_leave_experts
-            else 0.0
-        )
-        self.host_forward_s = (
-            0.0 if framework.cuda_graphs else framework.host_forward_s * host_time
-        )
+        leaves = graphs and framework.graphs_leave_experts
+        self.eager_launch_s = framework.host_launch_s * host_time if leaves else 0.0
+        self.host_forward_s = 0.0 if graphs else framework.host_forward_s * host_time
         self._host_tp_s = _host_tp_s(framework, communicators) * host_time
         ranks = communicators["tp"].size if "tp" in communicators else 1
         self._host_product_s = framework.host_product_s(ranks) * host_time
-        self._host_unit_s = 0.0 if framework.cuda_graphs else framework.host_unit_s * host_time
+        self._host_unit_s = 0.0 if graphs else framework.host_unit_s * host_time
         self._hooks_modules = not framework.torch_wrappers
-        self.launch_blocking = framework.launch_blocking and not framework.cuda_graphs
+        self.launch_blocking = framework.launch_blocking and not graphs
         excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
         self.excess = excess * factors.straggler_time
         # Prices of the blocks of one job, which it holds on to.
@@ -170,10 +166,10 @@ class Pricer:
         if self.launch_blocking:
             # Nothing runs while the host launches.
             lag_s = host_s
-        elif host_s and any(waits := waits_before(block)):
+        elif host_s and any(block.waits):
             # What runs beside others does not keep them waiting.
             alone_s = (0.0 if getattr(op.op, "overlaps", 0) else op.seconds for op in operations)
-            lag_s = host_lag_s(zip(launching_s, alone_s, map(bool, waits), strict=True))
+            lag_s = host_lag_s(zip(launching_s, alone_s, map(bool, block.waits), strict=True))
         seconds, part_s = on_device.seconds, on_device.part_s
         if lag_s:
             part_s = part_s.copy()
@@ -225,7 +221,7 @@ class Pricer:
         What forward passes issue is taken to come first, as it does where layers are recomputed
         whole, the one case in which a block has many operations of both kinds.
         """
-        launch_s, forward_ops, waits = self.host_launch_s, block.forward_ops, waits_before(block)
+        launch_s, forward_ops, waits = self.host_launch_s, block.forward_ops, block.waits
         seconds = [
             priced.launches * launch_s + (self.host_forward_s if place < forward_ops else 0.0)
             for place, priced in enumerate(operations)

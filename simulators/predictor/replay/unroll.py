@@ -21,7 +21,6 @@ from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
 from .device_block import kernel_seconds
 from .engine import Ints, Times, run
 from .graph import NEUTRAL_KIND, Kinds, make_tasks
-from .host import waits_before
 from .priced import PricedOp
 from .step_program import StepProgram
 from .timeline import (
@@ -224,9 +223,7 @@ class _Unroll:
             self.operations += operations
             self.priced[block.digest] = [
                 _Launched(first + at, seconds, waits > 0 or pricer.launch_blocking)
-                for at, (seconds, waits) in enumerate(
-                    zip(launches, waits_before(block), strict=True)
-                )
+                for at, (seconds, waits) in enumerate(zip(launches, block.waits, strict=True))
             ]
         return self.priced[block.digest]
 

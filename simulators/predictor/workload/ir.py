@@ -297,6 +297,19 @@ class Block:
         )
 
     @cached_property
+    def waits(self) -> tuple[int, ...]:
+        """How often the host waits before each operation of the device; what it waits for last is
+        before the first of the next block, which is equal."""
+        counts = [0]
+        for op in self.ops:
+            if isinstance(op, HostSync):
+                counts[-1] += 1
+            elif not isinstance(op, (Alloc, Free)):
+                counts.append(0)
+        last = counts.pop()
+        return (counts[0] + last, *counts[1:]) if counts else ()
+
+    @cached_property
     def saved_bytes(self) -> int:
         """Bytes live after the block that were not before (negative: it frees)."""
         total = 0
