@@ -64,6 +64,7 @@ def test_an_unpublished_network_is_the_reference_system_s():
     [
         ("8x200G RoCE NICs per node", "roce"),
         ("on p5 instances with EFA", "efa"),
+        ("32 nodes of Isambard-AI", "slingshot"),
         ("", "infiniband"),
     ],
 )
