@@ -19,8 +19,8 @@ from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 Work = list[tuple[float, float, bool]]
-# The host takes as long to read what it waits for.
-READ = SYNC_LAUNCHES
+# What the host takes to read what it waited for and to launch what follows.
+READ = SYNC_LAUNCHES + 1
 
 
 def test_a_host_that_gets_ahead_has_no_lag() -> None:
@@ -31,15 +31,12 @@ def test_a_host_that_gets_ahead_has_no_lag() -> None:
     ("work", "lag"),
     [
         # At the wait both stand still; six launches' time later the next kernel arrives.
-        ([(READ + 1, 50.0, True)], READ + 1),
+        ([(READ, 50.0, True)], READ),
         # The second kernel is launched while the first runs.
-        ([(READ + 1, 5.0, True), (1, 50.0, False)], READ + 1),
+        ([(READ, 5.0, True), (1, 50.0, False)], READ),
         # Short kernels each wait for their own launch, long ones let the host get ahead.
-        (
-            [(READ + 1, 0.25, True), (1, 0.25, False), (1, 50.0, False)],
-            READ + 1 + 2 * 0.75,
-        ),
-        ([(READ + 1, 50.0, True), (1, 0.25, False), (1, 0.25, False)], READ + 1),
+        ([(READ, 0.25, True), (1, 0.25, False), (1, 50.0, False)], READ + 2 * 0.75),
+        ([(READ, 50.0, True), (1, 0.25, False), (1, 0.25, False)], READ),
     ],
 )
 def test_what_follows_the_wait_is_launched_first(work: Work, lag: float) -> None:

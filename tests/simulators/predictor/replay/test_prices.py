@@ -15,6 +15,7 @@ from tests.simulators.predictor.replay.conftest import Machine, Rates
 from trainscout.simulators.predictor.kernels.prices import KernelPrices
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay import prices
 from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES
 from trainscout.simulators.predictor.replay.passes import PassPricer, sum_blocks
@@ -31,6 +32,7 @@ from trainscout.simulators.predictor.workload.passes import (
     WEIGHT_GRADIENT,
     backward_block,
 )
+from trainscout.simulators.predictor.workload.program import Run
 
 # One multiply-add takes a second, and so does one byte gathered over two ranks.
 SLOW = Rates(flops_per_s=2.0, wire_bytes_per_s=0.5)
@@ -235,17 +237,30 @@ def test_what_runs_long_does_not_win_back_what_the_host_was_behind(machine: Mach
     assert sum_blocks([(head, 1), *layers]).seconds == pytest.approx(max(5, host_s), rel=0.01)
 
 
+def extra_s(job: Job, block: ir.Block, **slower: float) -> float:
+    """What the host takes longer for a block with those times of a framework than without."""
+    slow, fast = (
+        Pricer.of(
+            replace(job, framework=replace(job.framework, **each)), communicators(job)
+        ).block(block)
+        for each in (slower, dict.fromkeys(slower, 0.0))
+    )
+    return slow.host_s - fast.host_s
+
+
+def layer_of(job: Job) -> Run:
+    return build_workload(job).stages[0].chunks[0].runs[1]
+
+
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_forward_passes_cost_the_host_more_than_autograd(recompute: str) -> None:
     job = make_job(TINY, recompute=recompute)
-    run = build_workload(job).stages[0].chunks[0].runs[1]
-    plain = Pricer(GPU, NODE, Framework(), communicators(job))
-    slow = Pricer(GPU, NODE, Framework(host_forward_s=1e-3), communicators(job))
-    issued = len(plain.operations(run.forward))
+    run = layer_of(job)
+    issued = len(Pricer.of(job, communicators(job)).operations(run.forward))
     assert run.forward.forward_ops == issued
     assert run.backward.forward_ops == (issued if recompute == "full" else 0)
     for block in (run.forward, run.backward):
-        extra = slow.block(block).host_s - plain.block(block).host_s
+        extra = extra_s(job, block, host_forward_s=1e-3)
         assert extra == pytest.approx(block.forward_ops * 1e-3)
     graphs = Framework(host_forward_s=1e-3, cuda_graphs=True)
     assert Pricer(GPU, NODE, graphs, communicators(job)).block(run.forward).host_s == 0
@@ -253,7 +268,7 @@ def test_forward_passes_cost_the_host_more_than_autograd(recompute: str) -> None
 
 def test_arm_hosts_take_longer_most_for_modules_of_pytorch() -> None:
     job = make_job(TINY)
-    run, groups = build_workload(job).stages[0].chunks[0].runs[1], communicators(job)
+    run, groups = layer_of(job), communicators(job)
     for forward_s, pace in ((1e-3, 2.6), (0.0, 1.2)):
         framework = Framework(host_forward_s=forward_s)
         x86, arm = (
@@ -268,15 +283,9 @@ def test_collectives_take_the_host_more_where_a_pipeline_spans_nodes(
     nodes: int, pp: int, held: bool
 ) -> None:
     job = make_job(TINY, nodes=nodes, pp=pp, tp=2, sp=True)
-    groups = communicators(job)
-    run = build_workload(job).stages[0].chunks[0].runs[1]
-    plain, slow = (
-        Pricer(job.gpu, job.cluster, Framework(host_tp_rank_s=each), groups) for each in (0, 1e-3)
-    )
-    collectives = [op for op in run.forward.ops if isinstance(op, ir.Collective)]
-    assert len(collectives) == 4
-    extra = slow.block(run.forward).host_s - plain.block(run.forward).host_s
-    assert extra == pytest.approx(held * 4 * 2 * 1e-3)
+    forward = layer_of(job).forward
+    assert sum(isinstance(op, ir.Collective) for op in forward.ops) == 4
+    assert extra_s(job, forward, host_tp_rank_s=1e-3) == pytest.approx(held * 4 * 2 * 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -286,15 +295,12 @@ def test_products_of_tensor_parallel_ranks_take_the_host_more_unless_compiled(
     tp: int, fusion: str, held: bool
 ) -> None:
     job = make_job(TINY, tp=tp)
-    run = build_workload(job).stages[0].chunks[0].runs[1]
-    plain, slow = (
-        Pricer(GPU, NODE, Framework(fusion=fusion, host_tp_product_s=each), communicators(job))
-        for each in (0, 1e-3)
-    )
+    run = layer_of(job)
+    job = replace(job, framework=replace(job.framework, fusion=fusion))
     for block in (run.forward, run.backward):
         products = sum(isinstance(op, ir.Gemm) for op in block.ops)
-        extra = slow.block(block).host_s - plain.block(block).host_s
         assert products > 0
+        extra = extra_s(job, block, host_tp_product_s=1e-3)
         assert extra == pytest.approx(held * products * 1e-3)
 
 
@@ -313,41 +319,28 @@ def test_units_of_fsdp_take_the_host_once_in_each_pass(
     stage: int, facts: dict[str, bool], held: bool
 ) -> None:
     job = make_job(TINY, zero_stage=stage, batch=64, training=facts)
-    plain, slow = (
-        Pricer(GPU, NODE, replace(job.framework, host_unit_s=each), communicators(job))
-        for each in (0, 1e-3)
-    )
     for run in build_workload(job).stages[0].chunks[0].runs:
         # Hooks sit on modules, of which the ends have few.
         paid = held and (run.is_layer or job.framework.torch_wrappers)
         for block in (run.forward, run.backward, backward_block(run.backward, INPUT_GRADIENT)):
-            extra = slow.block(block).host_s - plain.block(block).host_s
-            assert extra == pytest.approx(paid * 1e-3)
+            assert extra_s(job, block, host_unit_s=1e-3) == pytest.approx(paid * 1e-3)
         weights = backward_block(run.backward, WEIGHT_GRADIENT)
-        assert slow.block(weights).host_s == plain.block(weights).host_s
+        assert extra_s(job, weights, host_unit_s=1e-3) == 0
 
 
 def test_hooks_of_modules_run_again_with_what_is_recomputed() -> None:
     found = []
     for facts in ({}, {"torch_wrappers": True}):
         job = make_job(TINY, zero_stage=3, batch=64, training=facts, recompute="full")
-        layer = build_workload(job).stages[0].chunks[0].runs[1]
-        plain, slow = (
-            Pricer(GPU, NODE, replace(job.framework, host_unit_s=each), communicators(job))
-            for each in (0, 1e-3)
-        )
+        layer = layer_of(job)
         for block in (layer.forward, layer.backward):
-            found.append(slow.block(block).host_s - plain.block(block).host_s)
+            found.append(extra_s(job, block, host_unit_s=1e-3))
     assert found == pytest.approx([1e-3, 2e-3, 1e-3, 1e-3])
 
 
 def test_ranks_on_other_nodes_take_their_own_time() -> None:
     job = make_job(GPT175B, nodes=4, pp=2, tp=16, sp=True)
-    forward = build_workload(job).stages[0].chunks[0].runs[1].forward
-    plain, slow = (
-        Pricer(job.gpu, job.cluster, framework, communicators(job))
-        for framework in (Framework(), Framework(host_tp_rank_s=1e-3, host_tp_far_rank_s=2e-3))
-    )
-    collectives = [op for op in forward.ops if isinstance(op, ir.Collective)]
-    extra = slow.block(forward).host_s - plain.block(forward).host_s
-    assert extra == pytest.approx(len(collectives) * (8 * 1e-3 + 8 * 2e-3))
+    forward = layer_of(job).forward
+    collectives = sum(isinstance(op, ir.Collective) for op in forward.ops)
+    extra = extra_s(job, forward, host_tp_rank_s=1e-3, host_tp_far_rank_s=2e-3)
+    assert extra == pytest.approx(collectives * (8 * 1e-3 + 8 * 2e-3))
