@@ -214,7 +214,9 @@ def _quantised(parameters: LocalParameters) -> int:
 
 def _quantised_copies(job: Job, parameters: LocalParameters) -> int:
     """Bytes that quantised weights have more than 16-bit ones, or fewer."""
-    return int(_quantised(parameters) * (kept_weight_bytes(job) - parameter_bytes(job)))
+    apart = int(_quantised(parameters) * (kept_weight_bytes(job) - parameter_bytes(job)))
+    rest = parameters.held.total - parameters.total - _quantised(parameters)
+    return apart + rest * (4 - parameter_bytes(job)) * job.fp32_outputs
 
 
 def _largest_unit(stage: Stage) -> int:

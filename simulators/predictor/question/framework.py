@@ -125,6 +125,9 @@ class Framework:
     fp32_adapters: bool = False
     """Adapters that no ZeRO shards are in fp32 beside 16-bit weights, cast for each product, and
     their input is cast to fp32 and back (PEFT since 0.12 under ``autocast``)."""
+    fp32_beside_packed: bool = False
+    """Beside frozen weights in fewer bits all else is fp32, and with it what norms and products
+    make, but not under ZeRO 3 (PEFT's ``prepare_model_for_kbit_training`` and ``autocast``)."""
     autocast_shards: bool = False
     """So are weights that ZeRO 3 shards, which are gathered in fp32 (FSDP without a mixed
     precision of its own, under ``autocast``)."""

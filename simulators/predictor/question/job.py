@@ -170,6 +170,12 @@ class Job:
         return self.framework.fp32_adapters and kept
 
     @property
+    def fp32_outputs(self) -> bool:
+        """Whether layers of packed weights make fp32 (``Framework.fp32_beside_packed``)."""
+        packed = self.frozen_weights != "16bit" and self.recipe.zero_stage < 3
+        return self.framework.fp32_beside_packed and packed
+
+    @property
     def _keeps_whole_weights(self) -> bool:
         """Whether no replica shards weights, or their optimizer."""
         stage = self.recipe.zero_stage

@@ -184,11 +184,13 @@ def norm_bytes(shard: Shard, ops: Sequence[Op]) -> int:
 
 def _casts(shard: Shard, own: str, elements: int, weights: int) -> list[Op]:
     """Of an adapter's input and its factors, or of their gradients."""
-    if not shard.fp32_adapters:
+    reads_wide = shard.fp32_outputs and not own.startswith("attention_output")
+    inputs = 2 if shard.fp32_adapters else int(reads_wide)
+    if not inputs:
         return []
     moved = 4 + shard.element_bytes
     return [
-        Streaming(f"{own}cast", "cast", 2 * moved * elements, launches=2),
+        Streaming(f"{own}cast", "cast", inputs * moved * elements, launches=inputs),
         Streaming(f"{own}weight_cast", "cast", moved * weights, launches=2),
     ]
 

@@ -60,7 +60,8 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
         norms, undone = norm_ops(shard, "qk_norm", elements, norms=2 if k else 1)
         forward += norms
         backward = undone + backward
-        saved += [Alloc("qk_norm_input", q + k), *kept_of_norm(shard, "qk_norm", elements)]
+        read = Alloc("qk_norm_input", elements * shard.output_bytes)
+        saved += [read, *kept_of_norm(shard, "qk_norm", elements)]
     if model.position != "rope" and grouped and not (normed or shard.separate_projections):
         # Nothing writes queries anew but their being cut out of the packed product, all of which
         # keys and values keep alive.

@@ -146,7 +146,7 @@ def _clamp(shard: Shard, name: str, elements: int) -> Passes:
 
 
 def _activation(shard: Shard, name: str, elements: int) -> Passes:
-    s = shard.element_bytes
+    s = shard.output_bytes
     gated = shard.model.gated_mlp
     if writes_gelu(shard):
         ahead, back = ((76, 10), (118, 15)) if shard.autocast else ((18 * s, 8), (28 * s, 12))

@@ -25,7 +25,7 @@ from .shard import Shard
 
 _UNPACKED = "_dequantise"
 # Outside the layers, and in 16 bits.
-_ENDS = ("logits", "head_transform", "layer_inputs", "mtp_projection")
+ENDS = ("logits", "head_transform", "layer_inputs", "mtp_projection")
 
 
 def unpacking(
@@ -34,7 +34,7 @@ def unpacking(
     """What so many products of one input, with weights ``(outputs, inputs)`` together, need before
     them, forward and backward."""
     kept = PACKED.get(shard.frozen_weights)
-    if kept is None or name in _ENDS:
+    if kept is None or name in ENDS:
         return [], []
     moved = int(kept.moved * inputs * outputs)
     unpacked: list[Op] = [Streaming(f"{name}{_UNPACKED}", "cast", moved, products * kept.launches)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from .adapters import adapter, is_adapted
-from .frozen_weights import unpacking
+from .frozen_weights import ENDS, unpacking
 from .ir import Collective, Gemm, Op, Streaming
 from .quantise import cast_weights, quantise, transpose
 from .shard import Shard
@@ -61,6 +61,8 @@ def linear(
     products = len(apart) or 1
     tensors = products * (2 if _has_bias(shard, name) else 1)
     before, before_gradient = unpacking(shard, name, tokens, inputs, outputs, products)
+    widened = _widened(shard, name, tokens, inputs, outputs, products)
+    before, before_gradient = [*before, *widened], [*before_gradient, *widened]
     forward = before + cast_weights(shard, name, inputs * outputs, tensors) + forward
     backward = before_gradient + backward
     # Asynchronous tensor parallelism multiplies what came from each rank on its own.
@@ -148,6 +150,18 @@ def linear(
             forward += ahead
             backward += back
     return forward, backward
+
+
+def _widened(
+    shard: Shard, name: str, tokens: int, inputs: int, outputs: int, products: int
+) -> list[Op]:
+    """Casts of what products of packed weights make to fp32, or of its gradient back, and of what
+    an MLP's second layer reads; attention reads and makes 16 bits."""
+    if not shard.fp32_outputs or name in ENDS or name == "attention_output":
+        return []
+    both = name.endswith("fc2")
+    moved = (4 + shard.element_bytes) * tokens * (outputs + inputs * both)
+    return [Streaming(f"{name}_output_cast", "cast", moved, products + both)]
 
 
 def _has_bias(shard: Shard, name: str) -> bool:

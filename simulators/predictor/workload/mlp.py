@@ -16,7 +16,7 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
     Saved: the first layer's output, the activation's output. Its input is kept by the norm
     before it.
     """
-    model, size = shard.model, shard.element_bytes
+    model, size = shard.model, shard.output_bytes
     local = width // shard.tp
     fc1_width = local * (2 if model.gated_mlp else 1)
     fc1_forward, fc1_backward = linear(

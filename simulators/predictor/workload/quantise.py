@@ -71,7 +71,7 @@ def cast_weights(shard: Shard, name: str, elements: int, tensors: int = 1) -> li
 
     Weights that stay are quantised once a step (``workload.weights``).
     """
-    if shard.autocast:
+    if shard.autocast or (shard.fp32_outputs and name == "logits"):
         moved = (4 + shard.element_bytes) * elements
         return [Streaming(f"{name}{_WEIGHT_CAST}", "cast", moved, tensors)]
     if not shard.quantises_weights:

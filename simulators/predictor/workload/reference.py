@@ -48,17 +48,16 @@ class Reference:
             return ()
         shard, taught = Shard.of(job.reference), job.training.distillation
         dpo = job.training.dpo
+        own = replace(shard, frozen_weights=job.frozen_weights, fp32_outputs=job.fp32_outputs)
         if dpo is not None:
-            borrowed = replace(shard, frozen_weights=job.frozen_weights)
-            own = cls(borrowed, borrows=job.training.lora is not None)
-            passes = () if dpo.precomputed else (own,)
+            first = cls(own, borrows=job.training.lora is not None)
+            passes = () if dpo.precomputed else (first,)
             # What is trained passes other answers forward, and so does the reference.
             others = (*(replace(each, borrows=True) for each in passes), cls(Shard.of(job), True))
             return passes + others * dpo.kto
         assert taught is not None
         if taught.borrowed:
-            borrowed = replace(shard, frozen_weights=job.frozen_weights, loss="none")
-            return (cls(borrowed, borrows=True, leads=True),)
+            return (cls(replace(own, loss="none"), borrows=True, leads=True),)
         model, chunks = shard.model, job.recipe.pp * job.recipe.vpp
         each = (count // chunks for count in model.layers_of_each(0, model.num_layers))
         # What is kept in fp32 is cast where it is used.

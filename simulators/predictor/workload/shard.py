@@ -59,6 +59,7 @@ class Shard:
     lora: Lora | None
     fp32_magnitudes: bool
     frozen_weights: str
+    fp32_outputs: bool
     frozen: tuple[str, ...]
     tp: int
     cp: int
@@ -128,6 +129,7 @@ class Shard:
             lora=job.training.lora,
             fp32_magnitudes=job.keeps_fp32_adapters,
             frozen_weights=job.frozen_weights,
+            fp32_outputs=job.fp32_outputs,
             frozen=job.training.frozen,
             tp=recipe.tp,
             cp=recipe.cp,
@@ -270,13 +272,19 @@ class Shard:
     @property
     def stream_bytes(self) -> int:
         """Bytes per element of the residual stream, and in which norms run."""
-        return 4 if self.autocast else self.element_bytes
+        return 4 if self.autocast or self.fp32_outputs else self.element_bytes
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes per element of what most linear layers make."""
+        return 4 if self.fp32_outputs else self.element_bytes
 
     @property
     def casts_apart(self) -> bool:
         """Whether what norms make for linear layers is cast by kernels of its own, once for each
         product (autocast keeps copies of weights only), and their gradients back."""
-        return self.autocast and self.fusion == "eager" and not self.fused_norm
+        wide = self.stream_bytes > self.element_bytes
+        return wide and self.fusion == "eager" and not self.fused_norm
 
     @property
     def linear_input_bytes(self) -> float:

@@ -88,6 +88,7 @@ def _shard(shard: Shard, tower: Tower) -> Shard:
         attended=tower.patches,
         lora=None,
         frozen_weights="16bit",
+        fp32_outputs=False,
         trains=TOWERS not in shard.frozen,
         cp=1,
         sp=False,

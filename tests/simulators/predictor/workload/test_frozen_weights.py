@@ -90,6 +90,28 @@ def test_a_matrix_is_held_in_16_bits_while_it_is_multiplied() -> None:
         assert (grown > 0) == layer
 
 
+def test_what_peft_makes_fp32_beside_packed_weights() -> None:
+    plain = {"separate_projections": True, "fused_norm": False, "fusion": "eager"}
+    layer = replace(LLAMA, num_layers=1)
+
+    def held(fp32, kept="nf4", **recipe):
+        training = plain | {"fp32_beside_packed": fp32, "fused_wgrad": False}
+        job = quantised(kept, layer, training, micro_batch=1, **recipe)
+        return stage_bytes(job).kind, build_workload(job).stages[0].chunks[0].saved_bytes
+
+    (narrow, narrow_saved), (wide, wide_saved) = held(False), held(True)
+    # The table and the head of 1,000 words and three norms: 4 bytes each instead of 2.
+    rest = 2 * 1000 * 256 + 3 * 256
+    assert wide["parameters"] - narrow["parameters"] == 2 * rest
+    # Of 64 tokens: a copy for each of five products instead of two (256), gate, up and SiLU's
+    # (704) in 4 bytes; the head in 16 bits, and casts of factors (rank 8) of seven products.
+    more = 64 * 2 * (3 * 256 + 3 * 704) + 2 * 1000 * 256
+    factors = 8 * (3 * 256 + (256 + 2 * 64) + 2 * (256 + 704) + (704 + 256))
+    assert wide_saved - narrow_saved == more + 2 * factors
+    assert held(True, zero_stage=3) == held(False, zero_stage=3)
+    assert held(True, "16bit") == held(False, "16bit")
+
+
 def test_experts_are_unpacked_too() -> None:
     job = quantised("nf4", MOE)
     held = build_workload(job).stages[0].parameters
