@@ -13,9 +13,7 @@ import argparse
 import resource
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -64,11 +62,10 @@ PUBLISHED_ERROR = {
 PUBLISHED_MIXED = (4.2, 6.7)
 PUBLISHED_SPEED = {"PP": "5-8x", "TP": "> 11.3x", "DP": "> 3.3x", "mixed": "1.2-15.5x"}
 # Sections of the page, and how many of the first columns distinguish the rows of each.
-KEYS = {"singles": 3, "chance": 5, "steps": 2, "everyone": 2, "scale": 2}
+KEYS = {"singles": 3, "chance": 5, "steps": 2, "everyone": 2}
 ENGINES = {
     "flow": EngineSettings("flow"),
     "hybrid, with memory": EngineSettings("hybrid"),
-    "hybrid, with memory, `train_share=0`": EngineSettings("hybrid", hybrid={"train_share": 0}),
     "hybrid, skips only": EngineSettings("hybrid", hybrid={"memory": False}),
     "packet": EngineSettings("packet"),
 }
@@ -270,32 +267,6 @@ def everyone(size: float) -> Table:
     return table
 
 
-def scale(hosts: list[int], kinds: list[str]) -> Table:
-    """What the hybrid engine takes by scale, each cell in a process of its own."""
-    table = Table(
-        "nodes", "of", "flows", "hybrid, CPU s", "packet-hops", "most memory, GB",
-        "of which before, GB", title="16 MB, by scale",
-    )  # fmt: skip
-    for count in hosts:
-        for kind in kinds:
-            one = get_context("spawn")
-            with ProcessPoolExecutor(1, mp_context=one) as alone:
-                table.add_row(f"{count:,}", kind, *alone.submit(_alone, count, kind).result())
-    return table
-
-
-def _alone(count: int, kind: str) -> tuple[str, ...]:
-    run(Fabric().engine(HybridEngine, PacketSettings()), data_ring(Fabric()), 16 * MB)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    fabric = fabric_of(count)
-    found = run(fabric.engine(HybridEngine, PacketSettings()), KINDS[kind](fabric), 16 * MB)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return (
-        f"{len(found.took_s):,}", f"{found.cpu_s:.2f}", f"{found.hops:,}",
-        f"{most:.2f}", f"{before:.2f}",
-    )  # fmt: skip
-
-
 def with_rows(page: str, section: str, table: Table) -> str:
     """A page with the rows of ``table`` in the section's table, which stands between
     ``<!-- SECTION -->`` and ``<!-- end -->``: in place of those of the same key, or after them."""
@@ -349,7 +320,6 @@ def main() -> None:
         ),
         "steps": lambda: steps(arguments.steps, arguments.budget),
         "everyone": lambda: everyone(256.0),
-        "scale": lambda: scale(arguments.nodes, arguments.kinds),
     }
     console = Console(width=160)
     for section in arguments.sections:
