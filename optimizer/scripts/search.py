@@ -132,7 +132,7 @@ def run_script_search(
 def _uneven_work(space: ScriptSpace, result: SearchResult) -> list[str]:
     """What to say where the step time ranks launches whose steps compute unlike amounts."""
     ran = [trial.prediction for trial in result.trials if trial.values and trial.prediction]
-    work = [found.hfu * found.step_time_s for found in ran]
+    work = [done for found in ran if (done := found.hfu * found.step_time_s)]
     if space.work is not None or not work or max(work) <= _UNEVEN * min(work):
         return []
     most = f"up to {max(work) / min(work):.1f} times the least"

@@ -106,7 +106,7 @@ def test_launches_that_cannot_be_are_results(tune, tmp_path, capsys):
 
 
 def test_step_times_of_unlike_work_are_said_to_be_no_ranking(tune, tmp_path, capsys):
-    knobs = 'knobs: {times: [1, 4]}\nenvironment: {TIMES: "{times}"}'
+    knobs = 'knobs: {times: [0, 1, 4]}\nenvironment: {TIMES: "{times}"}'
     (tmp_path / "knobs.yaml").write_text(knobs)
     words = ["--", "train.py", "64", "1024"]
     assert tune("--search", "grid", words=words) == 0
