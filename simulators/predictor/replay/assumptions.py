@@ -62,7 +62,7 @@ def assumptions_of(
         if job.framework.loops_experts and recipe.zero_stage == 3:
             stated.append(
                 "experts run one after another, but their parameters are gathered layer by layer: "
-                "far too fast where each of many has its gathers (measured once: 19 times)"
+                "far too fast where each of many has its gathers (measured once: 14 times)"
             )
     estimated = estimated_mixers(job.model, job.gpu.architecture.products)
     if estimated:
