@@ -192,6 +192,9 @@ class ScriptSpace(Space):
             shorter = [self._derive(values, chosen) for chosen in _traced_choices(counts)]
         except NotWholeError as error:
             return Candidate(Launch(), Violation("not_whole", "derived", str(error)))
+        if work is not None and work < 1:
+            problem = f"work_per_step={work}: a step does something"
+            return Candidate(Launch(), Violation("no_work", "work_per_step", problem))
         fields = {name: whole.get(of, of) for name, of in self.means.items()}
         violation = self._violation(fields)
         if violation is not None:
