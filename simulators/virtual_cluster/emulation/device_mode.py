@@ -27,6 +27,7 @@ from .memory import Parts
 from .operations import Operation, as_argument, describe, spec_of
 from .rank_state import RankState
 from .sparse_tensors import SparseTensors
+from .values.sizes import is_data_dependent
 
 aten = torch.ops.aten
 _DEVICE, _META = torch.ops.prim.device.default, torch.device("meta")
@@ -109,7 +110,7 @@ class DeviceMode(TorchDispatchMode):
         if operation.copies_lists and any(not is_on_device(each) for each in tensors):
             with self:
                 return copied_in_turn(func, args)
-        if operation.sized_by_data and state.values.is_data_dependent(func, args, kwargs):
+        if operation.sized_by_data and is_data_dependent(func, args, kwargs):
             with state.dataless:
                 result, reading = state.values.data_dependent(func, args, kwargs)
             self._finish(operation, tensors, args, kwargs, result)
@@ -227,7 +228,7 @@ class DeviceMode(TorchDispatchMode):
         elif operation.name == DROPOUT:
             memory.materialise(written[1:])
         memory.used(read, written, stream)
-        if operation.copies and tensors and _is_blocking(args, kwargs):
+        if operation.copies and tensors and not (kwargs.get("non_blocking") or True in args[2:]):
             # From pageable memory the host goes on when the copy has arrived.
             source = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else args[0]
             if source.device.type == "cpu":
@@ -273,10 +274,6 @@ def _rounds_products() -> bool:
     return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")
 
 
-def _is_blocking(args: Any, kwargs: Any) -> bool:
-    return not (kwargs.get("non_blocking") or (len(args) > 2 and args[2] is True))
-
-
 def _is_large(size: Any, kwargs: Any) -> bool:
     # What is made on the meta device has no data of its own accord.
     if not isinstance(size, (list, tuple, torch.Size)) or str(kwargs.get("device")) == "meta":
@@ -301,9 +298,8 @@ def higher_order(state: RankState, func: Any, args: Any, kwargs: Any) -> Any:
     """
     rule = registered_hop_fake_fns.get(func)
     if rule is None:
-        raise InputError(
-            "operation", func.name(), "cannot be emulated", registered_hop_fake_fns_names()
-        )
+        names = [known.name() for known in registered_hop_fake_fns]
+        raise InputError("operation", func.name(), "cannot be emulated", names)
     state.recorder.launching()
     with state.dataless:
         result = rule(*args, **kwargs)
@@ -313,7 +309,7 @@ def higher_order(state: RankState, func: Any, args: Any, kwargs: Any) -> Any:
     inputs += [(name, _argument(value, state, read)) for name, value in kwargs.items()]
     written: Parts = []
     outputs = []
-    for tensor in _tensors(result):
+    for tensor in torch.utils._pytree.tree_leaves(result):
         if isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda":
             storage = state.memory.track(tensor.untyped_storage(), stream)
             outputs.append(spec_of(tensor, storage, written))
@@ -325,15 +321,6 @@ def higher_order(state: RankState, func: Any, args: Any, kwargs: Any) -> Any:
     name = f"higher_order.{func.name()}"
     state.recorder.emit(Op(name, tuple(inputs), tuple(outputs), stream, site))
     return result
-
-
-def registered_hop_fake_fns_names() -> list[str]:
-    """Names of the operations that can be emulated."""
-    return [func.name() for func in registered_hop_fake_fns]
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if torch.is_tensor(leaf)]
 
 
 def _argument(value: Any, state: RankState, parts: Parts) -> Argument:

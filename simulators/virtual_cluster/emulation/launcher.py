@@ -169,11 +169,7 @@ def main(arguments: Sequence[str]) -> int:
     check_platform()
     if args.rank == AUTO:
         _check(args, [_options(args, 0)])
-        try:
-            ranks = _chosen(args)
-        except SetUpError as error:
-            print(error, file=sys.stderr)
-            return error.code
+        ranks = _chosen(args)
     else:
         check_ranks(args.world_size, 0, 1)
         ranks = list(parse_ranks("--rank", args.rank, args.world_size))
@@ -213,19 +209,11 @@ def _run(args: argparse.Namespace, options: Sequence[RankOptions]) -> int:
     return FAILURE if code < 0 else code
 
 
-class SetUpError(RuntimeError):
-    """A script that could not be set up; ``code`` is what the command exits with."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def _groups_of(options: RankOptions) -> list[Group]:
     """The communicators of ``options.rank`` once it is set up.
 
     Raises:
-        SetUpError: when the script ends before, with an error.
+        SystemExit: when the script ends before, with an error.
     """
     from trainscout.simulators.virtual_cluster.traces.files import read_trace
 
@@ -237,7 +225,8 @@ def _groups_of(options: RankOptions) -> list[Group]:
             lines = done.stdout.decode(errors="replace").strip().splitlines()
             problem = f"rank {options.rank} fails while it is set up: {' '.join(lines[-1:])}"
             gap = done.returncode == EMULATOR_GAP
-            raise SetUpError(problem, EMULATOR_GAP if gap else FAILURE)
+            print(problem, file=sys.stderr)
+            raise SystemExit(EMULATOR_GAP if gap else FAILURE)
         return [event for event in read_trace(path).events if isinstance(event, Group)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from threading import RLock
@@ -26,19 +27,10 @@ class Numbers:
     def __init__(self) -> None:
         self.restart()
 
-    def work(self) -> int:
-        """The next communication's."""
-        self._works += 1
-        return self._works
-
-    def batch(self) -> int:
-        """The next batch's."""
-        self._batches += 1
-        return self._batches
-
     def restart(self) -> None:
         """A new trace begins."""
-        self._works = self._batches = -1
+        # Each call: the next communication's, and the next batch's.
+        self.work, self.batch = itertools.count().__next__, itertools.count().__next__
         self._groups: Counter[str] = Counter()
 
     def group(self, name: str) -> str:

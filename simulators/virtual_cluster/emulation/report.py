@@ -73,8 +73,6 @@ def swallowed(recorder: Recorder, rank: int, code: int) -> tuple[Finding, ...]:
 
 # What a rank's run amounted to, in a few lines on the terminal.
 
-_GIB = 2**30
-
 
 def show_summary(
     state: RankState, trace: Path, wall_s: float, cpu_s: float, findings: Sequence[Any]
@@ -85,7 +83,9 @@ def show_summary(
 
     console = Console(stderr=True, highlight=False)
     recorder = state.recorder
-    allocated, reserved = state.memory.peaks()
+    allocated, reserved, most = (
+        each / 2**30 for each in (*state.memory.peaks(), state.capacity_bytes)
+    )
     table = Table(title=f"rank {state.rank} of {state.world_size}, {state.gpu.name}", box=None)
     table.add_column("", style="bold")
     table.add_column("")
@@ -93,9 +93,7 @@ def show_summary(
         "steps": str(recorder.finished_steps),
         "operations": f"{recorder.operations:,}",
         "communications": f"{recorder.collectives:,}",
-        "peak memory": f"{allocated / _GIB:.2f} GiB allocated, "
-        f"{reserved / _GIB:.2f} GiB reserved "
-        f"of {state.capacity_bytes / _GIB:.2f}",
+        "peak memory": f"{allocated:.2f} GiB allocated, {reserved:.2f} GiB reserved of {most:.2f}",
         "invented values": f"{sum(count for count, _, _ in recorder.inventions.values()):,}",
         "violations": f"{recorder.violations:,}",
         "time": f"{wall_s:.1f} s, {cpu_s:.1f} CPU s",

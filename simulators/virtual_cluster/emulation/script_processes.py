@@ -69,17 +69,16 @@ def install_forks(state: RankState) -> None:
     since it wanted a device ends the run, for others may wait for it for ever."""
     ForkingPickler.register(FakeTensor, _pickled)
     signal.signal(signal.SIGUSR2, process_without_device)
-    process: Any = multiprocessing.process.BaseProcess
-    bootstrap = process._bootstrap
+    module: Any = multiprocessing.process
+    bootstrap = module.BaseProcess._bootstrap
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         code = bootstrap(self, *args, **kwargs)
-        parent: Any = multiprocessing.process.parent_process()
-        if code and _Host.lacked and parent is not None:
-            os.kill(parent.pid, signal.SIGUSR2)
+        if code and _Host.lacked:
+            os.kill(module.parent_process().pid, signal.SIGUSR2)
         return code
 
-    process._bootstrap = run
+    module.BaseProcess._bootstrap = run
     by_main = [True]
 
     def before() -> None:

@@ -255,8 +255,7 @@ def _calls(trace: events.Trace) -> Iterator[Finding]:
 
 
 def _violations(trace: events.Trace) -> Iterator[Finding]:
-    """Nothing was done that a GPU would punish. Uses of the same streams, whatever the memory, are
-    one finding, of the first place."""
+    """Nothing was done that a GPU would punish; uses of the same streams are one finding."""
     sites = _sites(trace)
     alike: dict[tuple[str, str], list[events.Violation]] = {}
     for event in trace.events:

@@ -17,6 +17,14 @@ from trainscout.simulators.virtual_cluster.traces.events import WorkWait
 class _Over(dist._Work):
     """What nobody can ask of communication: it has succeeded, and takes no time that is known."""
 
+    def __init__(self, outputs: Any = None) -> None:
+        super().__init__()
+        self._outputs = outputs
+
+    def result(self) -> Any:
+        """The tensors it wrote."""
+        return self._outputs
+
     def synchronize(self) -> None:
         """As ``wait``."""
         self.wait()
@@ -74,10 +82,9 @@ class VirtualWork(_Over):
     """One launched communication: ``wait`` holds back the current stream, not the host."""
 
     def __init__(self, state: RankState, arrival: Arrival, outputs: Any) -> None:
-        super().__init__()
+        super().__init__(outputs)
         self._state = state
         self.arrival = arrival
-        self._outputs = outputs
         self._future: Any = None
 
     def wait(self, timeout: Any = None) -> bool:
@@ -89,10 +96,6 @@ class VirtualWork(_Over):
     def block_current_stream(self) -> None:
         """As ``wait``."""
         self.wait()
-
-    def result(self) -> Any:
-        """The tensors it wrote."""
-        return self._outputs
 
     def get_future(self) -> Any:
         """A completed future; waiting for it is waiting for this communication.
@@ -138,8 +141,7 @@ class HostWork(_Over):
     """A communication between hosts: over when another rank's message, if any, has come."""
 
     def __init__(self, outputs: Any = None, arrives: Callable[[], None] | None = None) -> None:
-        super().__init__()
-        self._outputs = outputs
+        super().__init__(outputs)
         self._arrives = arrives
 
     def wait(self, timeout: Any = None) -> bool:
@@ -148,10 +150,6 @@ class HostWork(_Over):
             arrives, self._arrives = self._arrives, None
             arrives()
         return True
-
-    def result(self) -> Any:
-        """The tensors it wrote."""
-        return self._outputs
 
     def get_future(self) -> Any:
         """A completed future."""

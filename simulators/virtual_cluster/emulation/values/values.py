@@ -20,7 +20,7 @@ from .propagate import STARTS, propagate
 from .routing import VENDOR_RULES
 from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, downgraded, materialise
 from .shapes import of_view
-from .sizes import decide_size, is_data_dependent, own_size
+from .sizes import decide_size, own_size
 from .store import Store
 
 
@@ -94,7 +94,9 @@ class Values:
         """
         with self._lock, on_host:
             shadow = self._get(tensor)
-            if isinstance(shadow, (Known, Categories)) and not _unreadable(shadow):
+            if isinstance(shadow, Categories) or (
+                isinstance(shadow, Known) and shadow.kind not in (Kind.SUPPORT, Kind.RANK)
+            ):
                 value = materialise(shadow, tensor.shape, tensor.dtype)
                 hint = None
                 if shadow.grade is Grade.INVENTED:
@@ -110,12 +112,6 @@ class Values:
                 turns = plain.tensor(IN_TURN).repeat(value.numel() // len(IN_TURN) + 1)
                 value.copy_(turns[: value.numel()].reshape(value.shape))
             return Reading(value, Grade.INVENTED.label, hint)
-
-    def is_data_dependent(
-        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> bool:
-        """Whether the size of this call's result depends on data: see ``data_dependent``."""
-        return is_data_dependent(func, args, kwargs)
 
     def data_dependent(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -316,10 +312,6 @@ def _is_number(result: Any) -> bool:
         and result.is_floating_point()
         and result.untyped_storage().nbytes() == result.itemsize
     )
-
-
-def _unreadable(shadow: Known | Categories) -> bool:
-    return isinstance(shadow, Known) and shadow.kind in (Kind.SUPPORT, Kind.RANK)
 
 
 def _number_kind(dtype: torch.dtype) -> str:

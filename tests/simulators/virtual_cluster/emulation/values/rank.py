@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainscout.simulators.virtual_cluster.emulation.values import Reading, Values
+from trainscout.simulators.virtual_cluster.emulation.values.sizes import is_data_dependent
 
 
 class FakeRank(TorchDispatchMode):
@@ -22,7 +23,7 @@ class FakeRank(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.values.is_data_dependent(func, args, kwargs):
+        if is_data_dependent(func, args, kwargs):
             with self._fake:
                 result, size = self.values.data_dependent(func, args, kwargs)
             self.sizes.append(size)
