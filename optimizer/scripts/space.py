@@ -193,8 +193,7 @@ class ScriptSpace(Space):
         except NotWholeError as error:
             return Candidate(Launch(), Violation("not_whole", "derived", str(error)))
         if work is not None and work < 1:
-            problem = f"work_per_step={work}: a step does something"
-            return Candidate(Launch(), Violation("no_work", "work_per_step", problem))
+            return Candidate(Launch(), Violation("no_work", "work_per_step", f"is {work}"))
         fields = {name: whole.get(of, of) for name, of in self.means.items()}
         violation = self._violation(fields)
         if violation is not None:
