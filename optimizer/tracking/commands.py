@@ -139,6 +139,8 @@ def best_recipes(settings: TrackingSettings, where: str | None = None) -> list[B
     """
     best: dict[tuple[Any, ...], BestRecipe] = {}
     for run in _runs(settings, where):
+        if "model" not in run.data.tags:  # of a script's search: nobody said what its model is
+            continue
         found = _read(run)
         question = tuple(getattr(found, name) for name in _QUESTION)
         known = best.setdefault(question, found)
@@ -186,8 +188,8 @@ def _read(run: Run) -> BestRecipe:
     }
     return BestRecipe(
         **same_names,
-        # What earlier versions tracked lacks it.
-        needed_gib=metrics.get("memory/needed_gib", metrics["memory/peak_reserved_gib"]),
+        # What earlier versions tracked lacks the one, cells of a study the other.
+        needed_gib=metrics.get("memory/needed_gib") or metrics["memory/peak_reserved_gib"],
         tracked=f"{datetime.fromtimestamp(run.info.end_time / 1000, UTC):%Y-%m-%d %H:%M}",
         version=tags.get("version", ""),
         commit=tags.get("mlflow.source.git.commit", ""),
