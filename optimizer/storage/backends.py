@@ -55,7 +55,7 @@ def open_storage(location: str) -> Any:
 
 def damaged(location: str, error: Exception) -> InputError:
     """What to say when something in the storage cannot be read."""
-    if "://" in location:
+    if "://" in location or isinstance(error, OSError):
         return InputError(FIELD, location, f"cannot be used: {root_cause(error)}", _PLACES)
     return InputError(
         FIELD,

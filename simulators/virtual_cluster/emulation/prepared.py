@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from trainscout.simulators.predictor.io.command_line import FAILURE
+from trainscout.simulators.predictor.io.command_line import FAILURE, explain
 from trainscout.simulators.predictor.io.own_process import end_with_parent
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -53,6 +53,8 @@ def fork_rank(run: Callable[[], int]) -> int:
     code = FAILURE
     try:
         code = run()
+    except InputError as error:
+        code = explain(error, debug=False)
     except BaseException:
         traceback.print_exc()
     finally:
