@@ -18,10 +18,14 @@ def assumed_fields(config: DictConfig, question: Question) -> frozenset[str]:
     user's own; and ``model`` and ``cluster``, where it names none."""
     stated = [re.sub(r"^\++", "", each) for each in given_overrides(config)]
     names = {each.split("=")[0] for each in stated}
-    found = set() if "training" in names else {"global_batch_size", "tokens"}
+    chosen = [each.partition("=")[2] for each in stated if each.startswith("training=")]
+    own = any(name not in load_catalogue().trainings for name in chosen)
+    found = set() if own else {"global_batch_size", "tokens"}
     groups = {name.partition(".")[0] for name in names}
     found |= {"model", "cluster"} - groups
-    if question.training.sequence_length is None and "model.sequence_length" not in names:
+    if question.training.sequence_length is not None:
+        found |= set() if own else {"sequence_length"}
+    elif "model.sequence_length" not in names:
         found |= {"sequence_length"} if question.model.name in load_catalogue().models else set()
     return frozenset(name for name in found if f"training.{name}" not in names)
 

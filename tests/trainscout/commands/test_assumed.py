@@ -13,6 +13,7 @@ simulate = command("simulate")
         ([], "(model, cluster, batch and length assumed)"),
         (["model=llama3_8b"], "(cluster, batch and length assumed)"),
         (["model=llama3_8b", "gpus=16xH100"], "(batch and length assumed)"),
+        (["model=llama3_8b", "gpus=16xH100", "training=lora"], "(batch and length assumed)"),
         (["model.num_layers=12", "cluster.num_nodes=2"], "(batch and length assumed)"),
         (
             ["model=llama3_8b", "cluster=h100_64", "training.global_batch_size=64"],
