@@ -46,6 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("shell", metavar=shells, choices=[*SHELLS, QUERY])
     parser.add_argument("line", nargs="?", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.line and options.shell != QUERY:
+        parser.error(f"unrecognized arguments: {options.line}")
     if options.shell == QUERY:
         show_text("".join(f"{word}\n" for word in candidates(options.line)))
     else:

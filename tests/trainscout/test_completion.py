@@ -94,3 +94,8 @@ def test_scripts_are_what_the_shell_reads(shell, tmp_path, capsys):
         file = tmp_path / "script"
         file.write_text(script)
         assert subprocess.run([shell, "-n", str(file)]).returncode == 0
+
+
+def test_one_shell_at_a_time(capsys):
+    assert main(["completion", "bash", "zsh"]) == 2
+    assert "unrecognized arguments: zsh" in capsys.readouterr().err
