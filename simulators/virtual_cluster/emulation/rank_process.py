@@ -289,21 +289,21 @@ def _end_processes(recorder: Recorder) -> None:
 
 
 def trace_rank(before: RanksBefore, options: RankOptions, virtual: VirtualRank) -> int:
-    """Trace one rank after others: 0, 1, 3 as ``run_script``, 2 for wrong options, 4 for a broken
-    invariant."""
+    """Trace one rank after others: 0, 1, 3 as ``run_script``, 4 for a broken invariant.
+
+    Raises:
+        InputError: for a trace that cannot be written, or what the emulator refuses.
+    """
     began_s, cpu_s = time.perf_counter(), time.process_time()
-    try:
-        writer = TraceWriter(options.trace, options.header())
-    except InputError as error:
-        return explain(error, debug=False)
+    writer = TraceWriter(options.trace, options.header())
     watch(options.rank)
     atexit.register(_end_processes, virtual.state.recorder)
     read = before.watch()
     try:
         code = run_rank(options, virtual, FileSink(writer))
-    except InputError as error:
+    except InputError:
         writer.abandon()
-        return explain(error, debug=False)
+        raise
     # What the script left to be done when Python ends: it may use the device.
     atexit._run_exitfuncs()
     state = virtual.state
