@@ -70,11 +70,11 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     check_output("--output", options.output, [*options.runs, options.failed])
     declarations = shipped_declarations()
-    found = []
+    failed, found = read_rows(options.failed), []
     for path in options.runs:
         rows = read_rows(path)
         found += evidence(rows, replace(declarations, curves=read_curves(rows, path.parent)))
-    found += evidence(read_rows(options.failed), declarations, failed=True)
+    found += evidence(failed, declarations, failed=True)
     spreads = fit(found)
     write_output(
         "--output", options.output, _text(spreads, found, [*options.runs, options.failed])
