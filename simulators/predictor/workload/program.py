@@ -125,7 +125,8 @@ class Stage:
     @cached_property
     def fused_weights(self) -> int:
         """Elements of weights whose gradients GEMMs add to a main gradient, of a shape once."""
-        ops = [op for run in self.runs for op in run.backward.ops]
+        blocks = {id(run.backward): run.backward for run in self.runs}
+        ops = [op for block in blocks.values() for op in block.ops]
         shapes = {(op.m, op.n) for op in ops if isinstance(op, Gemm) and op.accumulate}
         shapes |= {(op.n, op.k) for op in ops if isinstance(op, GroupedGemm) and op.accumulate}
         return sum(rows * columns for rows, columns in shapes)
