@@ -1,0 +1,157 @@
+"""Processes that a training script starts: those that are ranks, workers, and others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.virtual_cluster.emulation.sections import emulate
+from trainscout.simulators.virtual_cluster.traces.events import Begin
+
+pytest.importorskip("torch")
+
+
+SPAWNED = """
+import multiprocessing
+import torch
+import flash_attn.bert_padding
+from torch.utils.data import DataLoader, TensorDataset
+if __name__ == "__main__":
+    assert flash_attn.bert_padding.rearrange(torch.ones(2, 3), "a b -> (a b)").shape == (6,)
+    rows = TensorDataset(torch.ones(300, 300), torch.arange(300))
+    context = multiprocessing.get_context("%s")
+    model = torch.nn.Linear(300, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters())
+    for inputs, places in DataLoader(rows, 100, num_workers=1, multiprocessing_context=context):
+        assert places.sum() == sum(range(int(places[0]), int(places[0]) + 100))
+        model(inputs.cuda()).sum().backward()
+        optimizer.step()
+else:
+    assert torch.cuda.is_available()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_new_interpreters_of_a_script_have_what_it_imports(tmp_path: Path, method: str) -> None:
+    pytest.importorskip("einops")
+    (tmp_path / "spawned.py").write_text(SPAWNED % method)
+    run = emulate(tmp_path, str(tmp_path / "spawned.py"), "--world-size", "1")
+    assert run.code == 0, run.output
+
+
+# As libraries of reinforcement learning do: a learner of its own, for which the parent waits.
+LEARNER = """
+import multiprocessing, torch
+
+def learn(pipe):
+    pipe.send(torch.nn.Linear(4, 4).cuda()(torch.ones(2, 4).cuda()).sum().item())
+
+if __name__ == "__main__":
+    ours, theirs = multiprocessing.Pipe()
+    learner = multiprocessing.Process(target=learn, args=(theirs,))
+    other = multiprocessing.Process(target=multiprocessing.Pipe()[0].recv)
+    other.start()
+    learner.start()
+    ours.recv()
+"""
+
+
+def test_a_process_that_wants_a_device_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "learner.py").write_text(LEARNER)
+    run = emulate(tmp_path, str(tmp_path / "learner.py"), "--world-size", "1")
+    assert run.code == 3, run.output
+    assert "cuda=asked for by a process of the script: only the process that is" in run.output
+
+
+RANKS = """
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from apex.parallel.LARC import LARC
+
+def train(rank, world_size):
+    dist.init_process_group("nccl", rank=rank, world_size=world_size, init_method="env://")
+    model = torch.nn.Linear(8, 8).cuda()
+    optimizer = LARC(torch.optim.AdamW(model.parameters(), weight_decay=0.1))
+    model(torch.ones(4, 8, device="cuda")).sum().backward()
+    optimizer.step()
+    assert optimizer.param_groups[0]["weight_decay"] == 0.1
+    print(f"rank {rank} trained")
+
+if __name__ == "__main__":
+    ranks = [mp.Process(target=train, args=(rank, 8)) for rank in range(8)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+    print(f"all {[each.exitcode for each in ranks]}")
+"""
+
+
+OF_A_LIBRARY = """
+    def launched(port, settings, world_size):
+        train(settings.rank, world_size)
+    launched.__module__ = "library"
+    settings = [argparse.Namespace(rank=rank) for rank in range(8)]
+    ranks = [mp.Process(target=launched, args=("29500", each, 8)) for each in settings]
+"""
+IN_NEW_INTERPRETERS = """
+    train.__module__, new = "library.training", mp.get_context("spawn")
+    ranks = [new.Process(target=train, args=(rank, 8)) for rank in range(8)]
+"""
+
+
+@pytest.mark.parametrize("started", ["", OF_A_LIBRARY, IN_NEW_INTERPRETERS])
+def test_processes_that_are_ranks_run_the_traced_one(tmp_path: Path, started: str) -> None:
+    line = next(line for line in RANKS.splitlines() if "ranks = " in line)
+    text = "import argparse" + RANKS.replace(line, started or line)
+    (tmp_path / "ranks.py").write_text(text)
+    options = ("--world-size", "8", "--rank", "3")
+    run = emulate(tmp_path, str(tmp_path / "ranks.py"), *options, check=True)
+    assert run.code == 0, run.output
+    assert run.output.count(" trained") == run.output.count("rank 3 trained") == 1
+    assert f"all {[0] * 8}" in run.output
+
+
+WORKERS = """
+import torch
+import torch.multiprocessing as mp
+from torch.nn.functional import normalize
+
+class Model(torch.jit.ScriptModule):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+
+    @torch.jit.script_method
+    def forward(self, rows):
+        return normalize(self.inner(rows), dim=-1, p=2.0)
+
+model = Model().cuda()
+assert model.inner.weight.share_memory_().is_shared()
+model.share_memory()
+def outside(worker, model):
+    optimizer = torch.optim.SGD(model.parameters())
+    while True:
+        model(torch.ones(4, 8, device="cuda")).sum().backward()
+        optimizer.step()
+        print(f"worker {worker} trained")
+outside.__module__ = "library"
+workers = [mp.Process(target=outside, args=(worker, model)) for worker in range(3)]
+for each in workers:
+    each.start()
+for each in workers:
+    each.join()
+"""
+
+
+def test_a_worker_that_shares_the_model_is_traced(tmp_path: Path) -> None:
+    (tmp_path / "workers.py").write_text(WORKERS)
+    options = ("--world-size", "1", "--steps", "2")
+    run = emulate(tmp_path, str(tmp_path / "workers.py"), *options, check=True)
+    assert run.code == 0, run.output
+    assert run.output.count(" trained") == run.output.count("worker 0 trained") == 2
+    # What is written for TorchScript is compiled, with the defaults that Python has.
+    fused = [each for each in run.trace.events if isinstance(each, Begin)]
+    assert [each.name for each in fused][::2] == 2 * ["Model.forward"]
