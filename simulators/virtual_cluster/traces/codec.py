@@ -181,7 +181,8 @@ def decode_header(line: str) -> Header:
         raise MalformedError(f"does not begin a {FORMAT} file")
     if top.get("version") != VERSION or type(top["version"]) is not int:
         version = _short(top.get("version"))
-        raise MalformedError(f"has version {version}; this program reads version {VERSION}")
+        reads = f"this program reads version {VERSION}: record the trace again"
+        raise MalformedError(f"has version {version}; {reads}")
     _same_keys("header line", top, ("format", "version", "header", "events"))
     _check_table(top["events"])
     declared = top["header"]
