@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class ScriptSimulator:
     name = "script"
 
     def __init__(self) -> None:
-        self._ranks: tuple[ScriptQuestion, PreparedRanks] | None = None
+        self._ranks: tuple[tuple[ScriptQuestion, Path], PreparedRanks] | None = None
 
     def simulate(self, job: ScriptJob) -> Prediction:
         """Predict one step of a launch.
@@ -77,10 +78,12 @@ class ScriptSimulator:
         return _prediction(question, launch, step, traces)
 
     def _prepared(self, question: ScriptQuestion) -> PreparedRanks:
-        if self._ranks is None or self._ranks[0] != question:
+        # Ranks are forked where their server was started.
+        asked = question, Path.cwd()
+        if self._ranks is None or self._ranks[0] != asked:
             if self._ranks is not None:
                 self._ranks[1].close()
-            self._ranks = question, PreparedRanks(question)
+            self._ranks = asked, PreparedRanks(question)
             atexit.register(self._ranks[1].close)
         return self._ranks[1]
 

@@ -129,6 +129,20 @@ def test_host_times_are_the_script_s_own_where_requested(tune, capsys):
         assert assumed in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_script_is_that_of_the_folder_one_stands_in(tune, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "knobs.yaml").write_text(KNOBS)
+    (other / "train.py").write_text(SCRIPT.replace("width * int", "4096 * int"))
+    found = []
+    for folder in (tmp_path, other):
+        monkeypatch.chdir(folder)
+        assert tune("--search", "grid", "--trials", 1) == 0
+        (row,) = rows(folder)
+        found.append(float(row["step_time_s"]))
+    assert found[1] > found[0]
+
+
 def test_a_search_goes_on_where_it_stopped(tune, tmp_path, capsys, monkeypatch):
     assert tune("--search", "grid", "--trials", 8) == 0
     before = rows(tmp_path)
