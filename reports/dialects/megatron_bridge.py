@@ -47,10 +47,7 @@ def impossible(job: Job) -> tuple[str, ...]:
     chunks: tuple[str, ...] = ()
     if job.training.distillation is not None and job.recipe.vpp > 1:
         chunks = (f"vpp={job.recipe.vpp} with training.distillation (ModelOpt refuses it)",)
-    tuned = untrainable(job, adapters=True, distils=True)
-    if job.training.lora is not None and job.training.lora.dora:
-        tuned += ("training.lora.dora (plain adapters are written for it)",)
-    return (*layers, *tuned, *packed, *chunks)
+    return (*layers, *untrainable(job, adapters=True, distils=True), *packed, *chunks)
 
 
 def is_finetuning(job: Job) -> bool:

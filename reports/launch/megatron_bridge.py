@@ -37,7 +37,6 @@ _CLASSES = {
     "checkpoint": "CheckpointConfig",
     "rng": "RNGConfig",
     "rerun_state_machine": "RerunStateMachineConfig",
-    "peft": "LoRA",
 }
 
 
@@ -67,8 +66,10 @@ def launch(job: Job) -> Launch:
 
 
 def _module(job: Job) -> str:
+    lora = job.training.lora
     classes = {
         "model": "GPTModelProvider" if job.model.mla is None else "MLAModelProvider",
+        "peft": "DoRA" if lora is not None and lora.dora else "LoRA",
         **_CLASSES,
         **({"dataset": "FinetuningDatasetConfig"} if job.training.packed_lengths else {}),
     }

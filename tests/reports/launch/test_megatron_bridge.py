@@ -118,6 +118,10 @@ def test_fine_tuning_starts_from_a_checkpoint_with_adapters():
     assert "finetune(config, forward_step)" in source
     assert "from megatron.bridge.peft.lora import LoRA" in source
     assert "packed_sequence_specs=PackedSequenceSpecs(packed_sequence_size=64)" in source
+    with_magnitudes = replace(job.training, lora=Lora(8, dora=True))
+    weighed = launch(replace(job, training=with_magnitudes))
+    assert "from megatron.bridge.peft.dora import DoRA" in weighed.files["megatron_bridge.py"]
+    assert "peft=DoRA(" in weighed.files["megatron_bridge.py"]
     assert "pretrained_checkpoint=PRETRAINED" in source
     several = replace(job, recipe=replace(job.recipe, micro_batch=2))
     assert any("packed" in reason for reason in launch(several).impossible)
