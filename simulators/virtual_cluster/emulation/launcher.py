@@ -32,6 +32,7 @@ from trainscout.simulators.predictor.question.errors import (
 from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ranks, parse_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
+from .imbalance import Imbalance
 from .rank_process import RankOptions, RanksOptions
 from .vendor import PACKAGES
 from .virtual_rank import check_platform, check_ranks
@@ -126,9 +127,6 @@ def script_fields(args: argparse.Namespace) -> dict[str, Any]:
     for name in args.without:
         require_choice("--without", name, PACKAGES)
     if args.moe_imbalance:
-        # Loads torch.
-        from .values import Imbalance
-
         Imbalance.parse(args.moe_imbalance)
     return {
         "memory_bytes": None if args.memory_gib is None else int(args.memory_gib * 2**30),

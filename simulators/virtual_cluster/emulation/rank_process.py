@@ -42,6 +42,7 @@ from trainscout.simulators.virtual_cluster.traces.events import Header
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read_trace
 from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
+from .imbalance import Imbalance
 from .prepared import ended_with, fork_rank, preload_modules
 from .ranks_before import RanksBefore
 from .report import describe_gap, show_summary, swallowed, watch
@@ -165,7 +166,7 @@ def start(options: RankOptions, sink: Any) -> VirtualRank:
 
     gpu = load_catalogue().gpus[options.gpu]
     load()
-    from .values import Imbalance, Values
+    from .values import Values
     from .vendor import install_vendor
 
     values = Values(

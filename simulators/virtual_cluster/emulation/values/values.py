@@ -11,11 +11,13 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from trainscout.simulators.virtual_cluster.emulation.imbalance import Imbalance
+
 from . import plain
 from .call import Call, on_host, signature, tensors_in
 from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS, GRID_ELEMENTS, IN_TURN, INVENTED
 from .exchange import Exchange, Post, Replies, exchanged, give, learn
-from .imbalance import Imbalance, Routers
+from .imbalance import Routers
 from .propagate import STARTS, propagate
 from .routing import VENDOR_RULES
 from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, downgraded, materialise

@@ -13,11 +13,8 @@ from tests.simulators.virtual_cluster.emulation.values.rank import FakeRank  # n
 from tests.simulators.virtual_cluster.emulation.values.routers import ROUTERS, counted, scattered  # noqa: E402
 from trainscout.simulators.predictor.moe.router import Router, expert_loads  # noqa: E402
 from trainscout.simulators.predictor.question.errors import InputError  # noqa: E402
-from trainscout.simulators.virtual_cluster.emulation.values import (  # noqa: E402
-    Exchange,
-    Imbalance,
-    Values,
-)
+from trainscout.simulators.virtual_cluster.emulation.imbalance import Imbalance  # noqa: E402
+from trainscout.simulators.virtual_cluster.emulation.values import Exchange, Values  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import ASSUMED_SHARE  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.values.imbalance import expected_loads  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.values.shadow import apportion  # noqa: E402
@@ -284,25 +281,6 @@ def test_of_masks_that_nothing_is_known_of_a_share_is_assumed() -> None:
         assert torch.bincount(whole, minlength=7).shape == (7,)
         assert torch.repeat_interleave(unknown, whole, dim=0).shape == (100, 100)
     assert {size.grade for size in rank.sizes} == {"expected"}
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("hot=1", "moe_imbalance.hot=1: is not a known name"),
-        ("hot_ratio=0.1,hot_weight=0.5", "moe_imbalance.num_experts.*is missing"),
-        ("num_experts=64,hot_ratio=0.1", "needs hot_weight"),
-        ("num_experts=64,hot_ratio=0.1,hot_weight=x", "hot_weight=x: has the wrong type"),
-        ("num_experts=64,hot_ratio=0.1,hot_weight=0.5,seed", "seed=: has the wrong type"),
-        ("num_experts=64,num_experts=8", "given twice"),
-        ("num_experts=64,hot_ratio=0.001,hot_weight=0.5", "hot_ratio"),
-        ("histogram=x.csv,seed=1", "histogram says it all"),
-        ("histogram=no_such_file.csv", "cannot be read"),
-    ],
-)
-def test_a_wrong_imbalance_is_refused_at_once(text: str, problem: str) -> None:
-    with pytest.raises(InputError, match=problem):
-        Imbalance.parse(text)
 
 
 def test_a_measured_histogram_says_each_layers_loads(tmp_path: pytest.TempPathFactory) -> None:

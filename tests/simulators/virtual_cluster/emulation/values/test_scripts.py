@@ -14,10 +14,8 @@ pytest.importorskip("torch")
 
 from tests.needs import needs
 from tests.warm.session import ROOT, environment, run_python
-from trainscout.simulators.virtual_cluster.emulation.values.imbalance import (
-    Imbalance,
-    expected_loads,
-)
+from trainscout.simulators.virtual_cluster.emulation.imbalance import Imbalance
+from trainscout.simulators.virtual_cluster.emulation.values.imbalance import expected_loads
 from trainscout.simulators.virtual_cluster.traces.events import Collective, Trace, ValueRead
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
 from trainscout.simulators.virtual_cluster.traces.invariants import (
