@@ -37,7 +37,6 @@ from trainscout.simulators.predictor.question.layer_pattern import format_layers
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
-    WIDE,
     Layer,
     Mixer,
     plain_layer,
@@ -157,8 +156,6 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         "moe": experts,
         "mla": latent,
     }
-    if WIDE in mlps:
-        fields["wide_ffn_hidden_size"] = 2 * fields["ffn_hidden_size"]
     if config.has("hidden_size_per_layer_input"):
         fields["per_layer_input"] = {
             "vocab_size": config.whole("vocab_size_per_layer_input", fields["vocab_size"]),

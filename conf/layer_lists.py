@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainscout.conf.hub_names import FILE
 from trainscout.conf.layer_heads import own_heads
+from trainscout.conf.searched_layers import searched_layers
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
     ATTENTION,
@@ -18,7 +19,6 @@ from trainscout.simulators.predictor.question.layers import (
     MOE,
     MOST_LAYERS,
     NONE,
-    WIDE,
     AttentionMixer,
     CompressedAttention,
     DeltaNet,
@@ -70,7 +70,10 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
     """
     # T5's decoder has as many as its encoder where none are said.
     encoder = family.encoder.get("num_layers", "")
-    if kind == "nemotron_h":
+    widths: Sequence[int | None] = ()
+    if kind == "nemotron-nas":
+        mixers, mlps, widths = searched_layers(config)
+    elif kind == "nemotron_h":
         words = _single_layers(config)
         mixers = [_MIXERS.get(word, NONE) for word in words]
         mlps = [{"mlp": DENSE, "moe": MOE}.get(word, NONE) for word in words]
@@ -93,9 +96,10 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
     shared = len(mixers) - reused
     chosen = _chosen_before(config, len(mixers))
     owns = own_heads(config, kind, mixers)
-    for at, (mixer, mlp, own) in enumerate(zip(mixers, mlps, owns, strict=True)):
+    widths = widths or len(mixers) * [None]
+    for at, (mixer, mlp, own, width) in enumerate(zip(mixers, mlps, owns, widths, strict=True)):
         if mixer == NONE:
-            layers.append(Layer(NONE, mlp))
+            layers.append(Layer(NONE, mlp, width))
             continue
         if mixer not in special:
             raise InputError(f"{FILE}: layer_types", mixer, f"has no sizes in a {kind}")
@@ -109,8 +113,9 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
         if len(layers) >= shared and declared.attention is not None:
             declared = replace(declared, attention=replace(declared.attention, reuses_kv=True))
             name = f"reusing_{mixer}"
-            mlp = WIDE if config.has("use_double_wide_mlp") else mlp
-        layers.append(Layer(_name(name, declared, found), mlp))
+            if config.has("use_double_wide_mlp"):
+                mlp, width = DENSE, 2 * config.whole("intermediate_size")
+        layers.append(Layer(_name(name, declared, found), mlp, width))
     return found, layers
 
 

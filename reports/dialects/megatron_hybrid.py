@@ -21,7 +21,6 @@ from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
     NONE,
-    WIDE,
     AttentionMixer,
     Layer,
     Mamba2,
@@ -38,7 +37,7 @@ SINKS = "--softmax-type"
 # Megatron's mixer takes no other.
 _CHUNK, _TAPS = 128, 4
 _LETTERS = {"M": ("mamba", NONE), "*": (ATTENTION, NONE), "-": (NONE, DENSE), "E": (NONE, MOE)}
-_MLPS = {DENSE: "-", WIDE: "-", MOE: "E", NONE: ""}
+_MLPS = {DENSE: "-", MOE: "E", NONE: ""}
 
 
 def is_hybrid(model: Model) -> bool:
@@ -94,7 +93,7 @@ def impossible(job: Job) -> tuple[str, ...]:
     words += ["norms inside attention and MLP"] * model.inner_norms
     words += ["norms over all heads"] * model.qk_norm_whole
     words += [f"a residual of {model.residual_streams} streams"] * (model.residual_streams > 1)
-    words += ["dense MLPs of two widths"] * (model.wide_ffn_hidden_size is not None)
+    words += ["dense MLPs of several widths"] * (len(model.ffn_widths) > 1)
     words += ["inputs of each layer's own"] * (model.per_layer_input is not None)
     words += [f"the {tower.name} tower" for tower in model.towers]
     words += ["latents in place of words"] * (model.diffusion is not None)

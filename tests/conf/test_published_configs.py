@@ -48,10 +48,37 @@ DEBERTA = (
     | {"relative_attention": True, "share_att_key": True, "position_biased_input": False}
 )
 
+# Llama-3.3-Nemotron-Super-49B: how often an MLP of each factor stands in turn, behind attention
+# (+) or alone.
+_BLOCKS = (
+    "+2.625*1 +5.25*5 2.625*2 +5.25*3 3.28125*1 +5.25*30 1.3125*1 2.625*2 1.3125*1 5.25*1 "
+    "1.3125*1 2.625*1 1.3125*3 +5.25*1 1.3125*1 1.0*2 1.3125*1 1.0*3 1.3125*2 0.5*2 1.0*2 "
+    "0.5*2 1.0*1 0.5*2 +5.25*9"
+)
+SUPER: dict[str, Any] = {
+    "model_type": "nemotron-nas",
+    "hidden_size": 8192,
+    "intermediate_size": None,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 80,
+    "num_key_value_heads": None,
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+    "block_configs": [
+        {
+            "attention": {"n_heads_in_group": 8, "no_op": not factor.startswith("+")},
+            "ffn": {"ffn_mult": float(factor), "no_op": False, "replace_with_linear": False},
+        }
+        for factor, _, times in (run.partition("*") for run in _BLOCKS.split())
+        for _ in range(int(times))
+    ],
+}
+
 
 @pytest.mark.parametrize(
     ("config", "counted"),
     [
+        (SUPER, 49_867_145_216),
         (DEBERTA, 184_551_780),  # DeBERTa-v3-base, with Transformers' head
         (WAV2VEC, 315_471_520),  # wav2vec 2.0 large, with a head of 32 letters
         (WAV2VEC | {"architectures": ["Wav2Vec2ForSequenceClassification"]}, 315_701_634),
@@ -130,6 +157,32 @@ def test_what_is_predicted_in_another_way_is_said() -> None:
     assert "model.num_mtp_layers" in further
     (image,) = imported(config_of("Qwen/Qwen3-VL-4B-Instruct")).simplified
     assert image == "a sequence has one image of 1,024 patches"
+
+
+def test_blocks_that_a_search_chose_have_sizes_of_their_own() -> None:
+    model = imported(SUPER)
+    assert (model.ffn_hidden_size, model.kv_heads) == (28672, 8)
+    assert model.ffn_widths == (14336, 28672, 17920, 7168, 5632, 2816)
+    assert sum(layer.mixer == "none" for layer in model.pattern) == 31
+
+
+@pytest.mark.parametrize(
+    ("half", "stated", "field"),
+    [
+        ("attention", {"replace_with_linear": True}, "0.attention.replace_with_linear"),
+        ("attention", {"n_heads_in_group": 0}, "0.attention.n_heads_in_group"),
+        ("ffn", {"ffn_mult": "wide"}, "0.ffn.ffn_mult"),
+        ("ffn", None, "0.ffn"),
+    ],
+)
+def test_blocks_are_refused_by_their_number_and_field(half: str, stated: Any, field: str) -> None:
+    first, *others = SUPER["block_configs"]
+    odd = {**first, half: stated and {**first[half], **stated}}
+    with pytest.raises(InputError) as caught:
+        imported(SUPER | {"block_configs": [odd, *others]})
+    assert caught.value.field == f"config.json: block_configs.{field}"
+    with pytest.raises(InputError, match="80 blocks"):
+        imported(SUPER | {"block_configs": others})
 
 
 def test_a_text_config_is_never_overlooked() -> None:

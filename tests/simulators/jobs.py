@@ -135,10 +135,9 @@ UNCUT = replace(
 SHARING = replace(
     LLAMA,
     name="tiny_sharing",
-    layers="2*attention/dense, reusing/dense, reusing/wide",
+    layers=f"2*attention/dense, reusing/dense, reusing/{2 * LLAMA.ffn_hidden_size}",
     num_layers=4,
     kinds={"reusing": Mixer(attention=AttentionMixer(reuses_kv=True))},
-    wide_ffn_hidden_size=2 * LLAMA.ffn_hidden_size,
     per_layer_input=PerLayerInput(vocab_size=1000, hidden_size=16),
 )
 # As Gemma 3n, whose layers work on one of several streams.

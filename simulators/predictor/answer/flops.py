@@ -23,7 +23,6 @@ from trainscout.simulators.predictor.question.layers import (
     MOE,
     NONE,
     WHOLE,
-    WIDE,
     AttentionMixer,
     CompressedAttention,
     DeltaNet,
@@ -226,7 +225,7 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
         flops["moe"] = 2.0 * width * moe.top_k * moe.ffn_hidden_size * gate
         flops["moe"] += 2.0 * hidden * moe.num_experts + 4.0 * hidden * (moe.latent_size or 0)
         flops["shared_experts"] = 2.0 * hidden * moe.shared_ffn_hidden_size * gate
-    elif layer.mlp in (DENSE, WIDE):
+    elif layer.mlp == DENSE:
         flops["mlp"] = 2.0 * hidden * model.ffn_hidden_size * gate
     if model.per_layer_input is not None:
         # Its share of the projection of the embedding, the gate, and the projection back.

@@ -2,7 +2,7 @@
 
 Words ``mixer/mlp`` stand in order, repeated by a number and an asterisk, in parentheses where
 several are. A mixer is one of the model's ``kinds``, ``attention`` (the model's own) or ``none``;
-an MLP is ``dense``, ``wide`` (a dense one of a width of its own), ``moe`` or ``none``.
+an MLP is ``dense``, a number (a dense one of that width), ``moe`` or ``none``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable
 
 from .errors import InputError, require_choice
-from .layers import MLPS, MOST_LAYERS, Layer
+from .layers import DENSE, MLPS, MOST_LAYERS, Layer
 
 GRAMMAR = "words mixer/mlp such as 2*(3*local/dense) and commas between them"
 _MOST_NESTED = 8
-_WORD = r"[A-Za-z_][\w.-]*/[A-Za-z]+"
+_WORD = r"[A-Za-z_][\w.-]*/(?:[A-Za-z]+|[1-9]\d{0,7})"
 _WORDS = rf"{_WORD}(?:\s*,\s*{_WORD})*"
 _REPEATED = re.compile(
     r"(?:^|(?<=[(,]))\s*(?:(?P<times>\d{1,6})\s*\*\s*)?"
@@ -42,7 +42,7 @@ def parse_layers(text: str) -> tuple[Layer, ...]:
 
 def format_layers(layers: Iterable[Layer]) -> str:
     """A pattern of these layers, repetitions folded: what ``parse_layers`` reads."""
-    words = [f"{layer.mixer}/{layer.mlp}" for layer in layers]
+    words = [f"{layer.mixer}/{layer.ffn_hidden_size or layer.mlp}" for layer in layers]
     written = []
     while words:
         period, times = max(
@@ -65,6 +65,8 @@ def _repetitions(words: list[str], period: int) -> int:
 
 def _layer(word: str) -> Layer:
     mixer, mlp = word.strip().split("/")
+    if mlp.isdecimal():
+        return Layer(mixer, DENSE, int(mlp))
     require_choice("model.layers", mlp, MLPS)
     return Layer(mixer, mlp)
 

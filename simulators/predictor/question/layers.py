@@ -8,8 +8,8 @@ from typing import Any
 from .diffusion import TEXTS
 from .errors import MOST, InputError, require_choice, require_positive
 
-ATTENTION, DENSE, WIDE, MOE, NONE = "attention", "dense", "wide", "moe", "none"
-MLPS = (DENSE, WIDE, MOE, NONE)
+ATTENTION, DENSE, MOE, NONE = "attention", "dense", "moe", "none"
+MLPS = (DENSE, MOE, NONE)
 # Ten times the deepest published transformer (DeepNet, arXiv 2203.00555).
 MOST_LAYERS = 10_000
 
@@ -20,6 +20,8 @@ class Layer:
 
     mixer: str
     mlp: str
+    ffn_hidden_size: int | None = None
+    """Inner width of its dense MLP (None: the model's)."""
     bf16: bool = False
     """Its linear layers compute in 16 bits where others compute in fewer."""
 

@@ -20,7 +20,6 @@ from .layers import (
     MOST_LAYERS,
     NONE,
     WHOLE,
-    WIDE,
     Layer,
     Mixer,
     Mla,
@@ -123,8 +122,6 @@ class Model:
     masked_head: bool = False
     """Before the logits, which have biases, stands a linear layer with an activation and a norm:
     words that were masked are predicted (BERT)."""
-    wide_ffn_hidden_size: int | None = None
-    """Inner width of the dense MLP of layers that ``layers`` calls ``wide``."""
     residual_streams: int = 1
     """Streams of the residual, which hyper-connections mix (DeepSeek-V4: 4), or of which layers
     work on one where there is a ``laurel_rank``."""
@@ -175,7 +172,7 @@ class Model:
         for name in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
             field, count = f"model.{name}", getattr(self, name)
             require_positive(field, count, allow_zero=True, most=self.num_layers)
-        optional = ("num_query_groups", "head_dim", "value_head_dim", "wide_ffn_hidden_size")
+        optional = ("num_query_groups", "head_dim", "value_head_dim")
         for name in (*optional, "laurel_rank"):
             value = getattr(self, name)
             if value is not None:
@@ -272,9 +269,6 @@ class Model:
         if NONE in self.kinds:
             raise InputError("model.kinds.none", "...", "is the name of no mixer", "another name")
         if self.layers is None:
-            if self.wide_ffn_hidden_size is not None:
-                value, problem = self.wide_ffn_hidden_size, "is declared for no layer"
-                raise InputError("model.wide_ffn_hidden_size", value, problem, "model.layers")
             if self.kinds:
                 problem = "is declared for no layer"
                 raise InputError(f"model.kinds.{next(iter(self.kinds))}", "...", problem, "layers")
@@ -290,10 +284,6 @@ class Model:
         if len(pattern) != self.num_layers:
             problem = f"adds up to {len(pattern)} layers, model.num_layers is {self.num_layers}"
             raise InputError("model.layers", self.layers, problem, f"{self.num_layers} layers")
-        if (self.wide_ffn_hidden_size is not None) != any(layer.mlp == WIDE for layer in pattern):
-            problem = "goes with layers whose MLP is wide, and they with it"
-            wide = self.wide_ffn_hidden_size
-            raise InputError("model.wide_ffn_hidden_size", wide, problem, "both or neither")
         for layer in dict.fromkeys(pattern):
             self._check_layer(layer)
         unused = set(self.kinds) - {layer.mixer for layer in pattern}
@@ -434,8 +424,8 @@ class Model:
     def for_layer(self, layer: Layer) -> Model:
         """The model with a layer's own heads and MLP in place of its usual ones."""
         mixer, model = self.mixer(layer), self
-        if layer.mlp == WIDE and self.wide_ffn_hidden_size is not None:
-            model = replace(model, ffn_hidden_size=self.wide_ffn_hidden_size)
+        if layer.ffn_hidden_size is not None:
+            model = replace(model, ffn_hidden_size=layer.ffn_hidden_size)
         own = None if mixer is None else mixer.attention
         if own is None or not own.has_own_heads:
             return model
@@ -462,6 +452,12 @@ class Model:
         each = map(self.for_layer, self.layer_kinds)
         return tuple(dict.fromkeys((model.num_heads, model.kv_heads) for model in each))
 
+    @functools.cached_property
+    def ffn_widths(self) -> tuple[int, ...]:
+        """Inner widths of dense MLPs that differ."""
+        each = (kind for kind in self.layer_kinds if kind.mlp == DENSE)
+        return tuple(dict.fromkeys(kind.ffn_hidden_size or self.ffn_hidden_size for kind in each))
+
     @property
     def is_plain(self) -> bool:
         """Whether every layer is the model's own attention, then a dense MLP or experts."""
@@ -476,7 +472,7 @@ class Model:
             if any(getattr(layer, half) == NONE for layer in self.layer_kinds):
                 found.append(f"layers without {half}")
         found += [f"a residual of {self.residual_streams} streams"] * (self.residual_streams > 1)
-        found += ["dense MLPs of two widths"] * (self.wide_ffn_hidden_size is not None)
+        found += ["dense MLPs of several widths"] * (len(self.ffn_widths) > 1)
         found += ["inputs of each layer's own"] * (self.per_layer_input is not None)
         found += [f"the {tower.name} tower" for tower in self.towers]
         found += ["latents in place of words"] * (self.diffusion is not None)

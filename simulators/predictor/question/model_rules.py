@@ -19,8 +19,9 @@ def tensor_parallel_divides_model(job: Job) -> Broken:
             return "tp", f"tp={tp} does not divide the {heads} attention heads"
         if model.mla is None and groups % tp and tp % groups:
             return "tp", f"tp={tp} neither divides nor is a multiple of {groups} KV groups"
-    if model.ffn_hidden_size % tp:
-        return "tp", f"tp={tp} does not divide the MLP width {model.ffn_hidden_size}"
+    for width in (model.ffn_hidden_size, *model.ffn_widths):
+        if width % tp:
+            return "tp", f"tp={tp} does not divide the MLP width {width}"
     if model.hidden_size % tp:
         return "tp", f"tp={tp} does not divide the hidden size {model.hidden_size}"
     if model.moe and model.moe.shared_ffn_hidden_size % tp:

@@ -10,7 +10,6 @@ from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
     NONE,
-    WIDE,
     AttentionMixer,
     CompressedAttention,
     DeltaNet,
@@ -111,7 +110,7 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     if model.inner_norms:
         attends = mixer is not None and mixer.attention is not None
         inner = model.num_heads * model.v_head_dim * attends
-        inner += model.ffn_hidden_size * (layer.mlp in (DENSE, WIDE))
+        inner += model.ffn_hidden_size * (layer.mlp == DENSE)
         dense += norm_parameters(shard, inner)
     wide = dense
     if mixer is not None:
@@ -127,7 +126,7 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
         expert = per_expert * (moe.num_experts // shard.ep)
         if moe.shared_ffn_hidden_size:
             dense += _mlp(shard, moe.shared_ffn_hidden_size // shard.tp)
-    elif layer.mlp in (DENSE, WIDE):
+    elif layer.mlp == DENSE:
         dense += _mlp(shard, model.ffn_hidden_size // shard.tp)
     if model.laurel_rank is not None:
         updates = _layer_update(model)

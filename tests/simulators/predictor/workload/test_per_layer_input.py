@@ -22,7 +22,7 @@ from trainscout.simulators.predictor.workload.shard import Shard
 
 INPUTS = SHARING.per_layer_input
 assert INPUTS is not None
-REUSING, WIDE = Layer("reusing", "dense"), Layer("reusing", "wide")
+REUSING, WIDE = Layer("reusing", "dense"), Layer("reusing", "dense", 2 * SHARING.ffn_hidden_size)
 OWN = Layer("attention", "dense")
 
 
@@ -96,8 +96,7 @@ def test_no_framework_cuts_or_sends_what_layers_share() -> None:
 @pytest.mark.parametrize(
     ("model", "field"),
     [
-        (replace(SHARING, wide_ffn_hidden_size=None), "model.wide_ffn_hidden_size"),
-        (replace(LLAMA, wide_ffn_hidden_size=64), "model.wide_ffn_hidden_size"),
+        (replace(SHARING, layers="4*attention/0"), "model.layers"),
         (
             replace(SHARING, per_layer_input=PerLayerInput(0, 16)),
             "model.per_layer_input.vocab_size",
