@@ -36,7 +36,7 @@ from trainscout.simulators.predictor.io.values import (
 )
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.model import Model
@@ -320,9 +320,11 @@ def meant_choice(group: str, value: str) -> str | None:
     """The choice of a group that a value is another word for: of a cluster called as those that
     ship are, its GPUs by their number (``h200_64``: not those of another GPU)."""
     counted = re.fullmatch(r"(\w+?)_(\d+)", value)
-    if group == "cluster" and counted and (DECLARATIONS / f"gpu/{counted[1]}.yaml").exists():
+    gpus = [file.stem for file in (DECLARATIONS / "gpu").glob(f"{counted[1]}*")] if counted else ()
+    if group == "cluster" and counted and gpus:
         # Others fill no servers: who writes h100_65 has mistyped one that ships.
-        return None if int(counted[2]) % 8 else f"{counted[2]}x{counted[1]}"
+        gpu = nearest_name(counted[1], sorted(gpus, reverse=True))
+        return None if int(counted[2]) % 8 else f"{counted[2]}x{gpu}"
     return _spoken()[1].get((group, _plain(value)))
 
 
