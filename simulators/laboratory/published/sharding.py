@@ -7,6 +7,7 @@ from trainscout.simulators.predictor.question.model import Model
 
 from .degrees import Degrees
 from .era import Era
+from .frameworks import project_of
 from .outcome import CannotReplayError
 from .rows import Row, given
 from .words import Statement
@@ -16,6 +17,9 @@ from .words import Statement
 _RECIPES_SHARD = 2024.7
 # Since then all of two dozen publications that say it of Megatron-LM shard the optimizer.
 _SHARDED_IN_MEGATRON = 2023.0
+# Until pull request 7515 of DeepSpeed bf16 without ZeRO was its BF16 optimizer's, which shards; in
+# pipelines it still is.
+_UNSHARDED_BF16_IN_DEEPSPEED = 2025.65
 
 
 def recipes_shard(statement: Statement, era: Era) -> bool:
@@ -42,7 +46,9 @@ def zero_stage(
     if told is None:
         sharded = not era.before(_SHARDED_IN_MEGATRON)
         megatron = sharded and statement.label.get("project") == "megatron"
-        stage = int(megatron or recipes_shard(statement, era))
+        deepspeed = project_of(statement) == "deepspeed" and row.dtype.lower().startswith("bf16")
+        deepspeed &= degrees.pp > 1 or era.before(_UNSHARDED_BF16_IN_DEEPSPEED)
+        stage = int(megatron or deepspeed or recipes_shard(statement, era))
         words = "the optimizer's states, as in most runs of the software" if stage else "none"
         assumed.append(f"optimizer sharding not published: {words}")
         return stage

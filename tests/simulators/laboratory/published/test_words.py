@@ -320,6 +320,14 @@ def test_deepspeed_s_settings_in_words():
     assert not job.recipe.overlap_grad_reduce
     job = replayable(notes="sharding stage 3", dist_optimizer="", pp=1, dp=32).job
     assert job.recipe.zero_stage == 3
+    unsaid = {"dist_optimizer": "", "sp": 0, "tp": 1}
+    for year, layout, stage in (
+        (2024, {"pp": 1, "dp": 64}, 1),
+        (2026, {"pp": 1, "dp": 64}, 0),
+        (2026, {"pp": 2, "dp": 32}, 1),
+    ):
+        job = replayable(framework=f"DeepSpeed ({year})", **unsaid, **layout).job
+        assert job.recipe.zero_stage == stage
     for words, fp32 in (
         ("gradients accumulated in bf16", False),
         ("bf16 main grads", False),
