@@ -129,8 +129,8 @@ class Framework:
     """Beside frozen weights in fewer bits all else is fp32, and with it what norms and products
     make, but not under ZeRO 3 (PEFT's ``prepare_model_for_kbit_training`` and ``autocast``)."""
     autocast_shards: bool = False
-    """So are weights that ZeRO 3 shards, which are gathered in fp32 (FSDP without a mixed
-    precision of its own, under ``autocast``)."""
+    """So are frozen weights, and those that ZeRO 3 shards, which are gathered in fp32 (models
+    loaded in fp32; FSDP without a mixed precision of its own, under ``autocast``)."""
     keeps_16bit_grads: bool = False
     """The 16-bit gradient is kept beside the fp32 one where there are replicas (DeepSpeed's BF16
     optimizer)."""

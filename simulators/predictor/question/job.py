@@ -159,8 +159,8 @@ class Job:
         recipe = self.recipe
         whole = self._keeps_whole_weights
         whole |= recipe.zero_stage == 3 and self.framework.autocast_shards
-        trained = self.training.trains_weights and OPTIMIZERS[self.optimizer].has_copy
-        return whole and trained and recipe.pp == 1
+        trained = self.training.trains_weights or self.framework.autocast_shards
+        return whole and trained and OPTIMIZERS[self.optimizer].has_copy and recipe.pp == 1
 
     @property
     def keeps_fp32_adapters(self) -> bool:

@@ -41,6 +41,7 @@ def job(training: dict[str, Any] | None = None, **recipe: Any) -> Job:
         (job({"precision": "fp8"}), False),
         (job({"optimizer": "adam_pure_bf16"}), False),
         (job({"lora": Lora(8, ("linear_qkv",))}), False),
+        (job({"lora": Lora(8, ("linear_qkv",)), "autocast_shards": True}, zero_stage=3), True),
         (job({"autocast": False}), False),
     ],
 )
