@@ -60,6 +60,7 @@ _OF_SEQUENCES = "ForSequenceClassification"
 _OF_TOKENS = ("ForTokenClassification", "ForQuestionAnswering")
 # Of a model, what a family says or names the field of.
 _FLAGS = ("gated_mlp", "qkv_bias", "linear_bias", "post_norms")
+_TOWER = "the fields of its tower, {} for Transformers' own, or text_config in a file of its own"
 _TEXT, _VISION, _SOUND, _THINKER = "text_config", "vision_config", "audio_config", "thinker_config"
 
 
@@ -81,7 +82,8 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         allowed = "model=flux1_dev, wan2_1_14b and others of `trainscout list models`"
         raise InputError(f"{FILE}: _class_name", content["_class_name"], problem, allowed)
     if isinstance(content.get(_THINKER), Mapping):
-        fields = model_fields({"model_type": f"{kind}_thinker"} | dict(content[_THINKER]), name)
+        inner = f"{kind}_thinker" if f"{kind}_thinker" in WITH_IMAGES else kind
+        fields = model_fields({"model_type": inner} | dict(content[_THINKER]), name)
         aside = "what speaks behind the thinker, and is trained apart, is left out"
         return fields | {"simplified": (*fields["simplified"], aside)}
     if kind in WITH_IMAGES and (kind not in families() or _TEXT in content):
@@ -198,7 +200,7 @@ def _with_images(content: Mapping[str, Any], name: str, kind: str) -> dict[str, 
     """A model of text with the towers in front of it."""
     vision, whole, sighted = content.get(_VISION), Config(content, kind), WITH_IMAGES[kind]
     if sighted.tower is not None and not isinstance(vision, Mapping):
-        raise InputError(f"{FILE}: {_VISION}", vision, "is missing", "the fields of its tower")
+        raise InputError(f"{FILE}: {_VISION}", vision, "is missing", _TOWER)
     sound = content.get(_SOUND)
     if sound is None and sighted.hears:
         sound = {}
@@ -347,7 +349,8 @@ def _flag(config: Config, stated: bool | str) -> bool:
 
 def _dense_width(config: Config, family: Family, hidden: int, is_needed: bool) -> int:
     usual = None if family.gated_mlp and is_needed else 4 * hidden
-    width = config.whole(family.dense_width, usual)
+    field, _, parts = family.dense_width.partition("/")
+    width = config.whole(field, usual) // int(parts or 1)
     if not config.has("block_auto_adjust_ff_dim"):
         return width
     # LFM2: two thirds of the width that it says, rounded up.

@@ -344,10 +344,11 @@ def tower_kind(kind: str, vision: Mapping[str, Any]) -> str:
         InputError: for one that is not read.
     """
     usual = WITH_IMAGES[kind].tower
+    # Whatever a file calls a tower that is one model's own: MiniMax-M3 CLIP's, Step-3.7 another.
+    own = str(usual).partition("_vision")[0]
+    is_own = own in (kind, kind.removesuffix("_thinker"), WITH_IMAGES[kind].text)
     stated = vision.get("model_type") or usual
-    # As published before Transformers 5; MiniMax-M3 calls its own CLIP's, which rotates nothing.
-    rotates = vision.get("position_embedding_type") == "rope"
-    if stated == kind or (rotates and stated == "clip_vision_model"):
+    if stated == kind or (is_own and isinstance(stated, str)):
         stated = usual
     if not isinstance(stated, str) or stated not in TOWERS:
         raise InputError(

@@ -44,7 +44,7 @@ class Family:
     shared_width: str | None = None
     """The field that says a shared expert's width where that is not an expert's."""
     dense_width: str = "intermediate_size"
-    """The field that says a dense MLP's width."""
+    """The field that says a dense MLP's width, or (``field/2``) twice that."""
     sinks: bool | str = False
     """Attention has sinks; ``window``: within windows alone."""
     gated: bool | str = False

@@ -96,6 +96,19 @@ SUPER: dict[str, Any] = {
             | {"first_k_dense_replace": 1, "vocab_size": 102400},
             16_375_728_128,  # DeepSeek-MoE-16B
         ),
+        (
+            {"model_type": "baichuan", "hidden_size": 4096, "intermediate_size": 11008}
+            | {"num_attention_heads": 32, "num_hidden_layers": 32, "vocab_size": 125696}
+            | {"model_max_length": 4096, "tie_word_embeddings": False},
+            7_505_973_248,  # Baichuan2-7B
+        ),
+        (
+            # Qwen-7B, whose file says the width of both halves of an MLP.
+            {"model_type": "qwen", "hidden_size": 4096, "intermediate_size": 22016}
+            | {"num_attention_heads": 32, "num_hidden_layers": 32, "vocab_size": 151936}
+            | {"kv_channels": 128, "no_bias": True, "tie_word_embeddings": False},
+            7_721_324_544,
+        ),
         (INTERNLM2, 7_737_708_544),  # InternLM2.5-7B
         (
             {"model_type": "minicpm", "hidden_size": 2304, "intermediate_size": 5760}
@@ -159,6 +172,21 @@ def test_what_is_predicted_in_another_way_is_said() -> None:
     assert image == "a sequence has one image of 1,024 patches"
 
 
+def test_a_file_may_call_its_own_tower_and_thinker_as_it_likes() -> None:
+    whole = config_of("Qwen/Qwen3-VL-4B-Instruct")
+    vision = whole["vision_config"] | {"model_type": "perception_encoder"}
+    assert imported(whole | {"vision_config": vision}).towers == imported(whole).towers
+    heard = {"text_config": {"hidden_size": 128, "num_hidden_layers": 2}, "audio_config": {}}
+    spoken = imported({"model_type": "qwen3_asr", "thinker_config": heard})
+    assert spoken.towers == imported({"model_type": "qwen3_asr"} | heard).towers
+
+
+def test_windows_come_by_turns_where_no_field_lists_layers() -> None:
+    olmo = config_of("allenai/Olmo-3-1025-7B")
+    unsaid = {name: value for name, value in olmo.items() if name != "layer_types"}
+    assert imported(unsaid).pattern == imported(olmo).pattern
+
+
 def test_blocks_that_a_search_chose_have_sizes_of_their_own() -> None:
     model = imported(SUPER)
     assert (model.ffn_hidden_size, model.kv_heads) == (28672, 8)
@@ -202,6 +230,8 @@ def test_a_text_config_is_never_overlooked() -> None:
         ("openai/gpt-oss-20b", {"num_hidden_layers": 10**9}, "num_hidden_layers"),
         ("Qwen/Qwen3-30B-A3B", {"mlp_only_layers": 1.5}, "mlp_only_layers"),
         ("openai/gpt-oss-20b", {"model_type": "bert", "tie_word_embeddings": False}, "tie_word"),
+        ("sshleifer/distilbart-cnn-12-6", {"tie_word_embeddings": False}, "tie_word"),
+        ("deepseek-ai/DeepSeek-V4-Flash", {"first_k_dense_replace": 1}, "first_k_dense_replace"),
         ("Qwen/Qwen3-VL-4B-Instruct", {"vision_config": {"model_type": [1]}}, "vision_config."),
     ],
 )
