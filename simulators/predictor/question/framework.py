@@ -23,6 +23,7 @@ FUSIONS = ("fused", "compiled", "eager")
 PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
 MASKS = ("", "sequence", "micro_batch")
 WRITTEN_DISPATCHES = ("", "half", "atomic", "fp32")
+DELTA_RULES = ("fused", "rows", "solved")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 MOMENTS_8BIT = ("none", "layers", "all")
 CROSS_ENTROPIES = ("in_place", "pieces", "compiled", "fp32", "copies", "eager", "uncast")
@@ -225,6 +226,10 @@ class Framework:
     loops_experts: bool = False
     """Experts are modules that run one after another in a Python loop, in which the host reads
     where each one's tokens are (Transformers before version 5)."""
+    delta_rule: str = "fused"
+    """A gated delta net's rule is a few kernels (``fused``: flash-linear-attention), or what
+    Transformers falls back to without them, fp32 operations in Python's loops over chunks and over
+    the rows of each (``rows``: until August 2026), or which solve a chunk at once (``solved``)."""
     masked_dispatch: str = ""
     """With experts padded to a capacity, tokens are sent to them and collected by products with
     masks of every token and every place (GShard's einsums), over the tokens of one ``sequence``
@@ -362,6 +367,7 @@ class Framework:
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
         require_choice("framework.masked_dispatch", self.masked_dispatch, MASKS)
         require_choice("framework.written_dispatch", self.written_dispatch, WRITTEN_DISPATCHES)
+        require_choice("framework.delta_rule", self.delta_rule, DELTA_RULES)
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         require_choice("framework.moments_8bit", self.moments_8bit, MOMENTS_8BIT)
         if self.autocast and self.fused_wgrad:

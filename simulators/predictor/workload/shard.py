@@ -84,6 +84,7 @@ class Shard:
     fused_latent_rope: bool
     fused_experts: bool
     loops_experts: bool
+    delta_rule: str
     written_dispatch: str
     gathers_for_experts: bool
     masked_dispatch: str

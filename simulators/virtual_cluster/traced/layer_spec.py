@@ -44,6 +44,7 @@ _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
     "gathers_ring": (False,),
     "recompute_stops_early": (False,),
     "loops_experts": (False,),
+    "delta_rule": ("fused",),
     "written_dispatch": ("",),
     "gathers_for_experts": (False,),
     "overlap_tp_gradients": (True,),

@@ -40,6 +40,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Collective,
     Gemm,
     Op,
+    Streaming,
     kernel_flops,
 )
 from trainscout.simulators.predictor.workload.layer import layer_blocks
@@ -304,6 +305,23 @@ def test_what_is_compiled_writes_a_delta_net_s_channels_where_they_are_read(
     modules = {"fusion": fusion, "batch_first": True, "fused_norm": False}
     for ops in passes(only(Mixer(delta=DELTA)), training=modules):
         assert any(getattr(op, "name", "") == "delta_turn" for op in ops) is turned
+
+
+@pytest.mark.parametrize(
+    ("rule", "recorded"),
+    [("rows", ((564, 73_686), (1368, 372_058))), ("solved", ((118, 45_338), (324, 174_548)))],
+)
+def test_a_delta_rule_without_its_kernels_is_what_was_recorded(
+    rule: str, recorded: tuple[tuple[int, int], ...]
+) -> None:
+    """Of eight chunks: kernels, and bytes a token and head."""
+    base = replace(LLAMA, sequence_length=512)
+    model = only(Mixer(delta=DeltaNet(k_heads=8, v_heads=8, k_dim=128, v_dim=128)), base)
+    both = passes(model, training={"delta_rule": rule, "batch_first": True}, micro_batch=2)
+    for ops, (kernels, moved) in zip(both, recorded, strict=True):
+        own = [op for op in ops if isinstance(op, Streaming) and "delta_rule" in op.name]
+        assert sum(op.launches for op in own) == kernels
+        assert sum(op.bytes for op in own) == pytest.approx(2 * 512 * 8 * moved, rel=5e-3)
 
 
 def test_a_prediction_says_what_no_timing_holds() -> None:
