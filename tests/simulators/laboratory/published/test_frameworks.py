@@ -338,6 +338,13 @@ def test_gpt_2_of_transformers_projects_at_once(label):
     assert not framework(framework=label, gated_mlp=0).separate_projections
 
 
+def test_the_loss_of_gpts_under_deepspeed_took_logits_as_they_were() -> None:
+    kinds = {(2023, 0): "uncast", (2025, 0): "eager", (2023, 1): "eager"}
+    for (year, gated), loss in kinds.items():
+        label = f"Hugging Face transformers with DeepSpeed, {year}"
+        assert framework(framework=label, gated_mlp=gated).cross_entropy == loss
+
+
 def test_gpt_2_of_transformers_had_no_fused_attention_yet():
     cells = {"gpu": "A100-80GB-SXM", "model": "GPT-2", "gated_mlp": 0, "notes": ""}
     found = framework(framework="transformers==4.40.1 with DeepSpeed", **cells)
