@@ -37,6 +37,8 @@ _UNTRAINED_ROUTER, _TRAINED_ROUTER = 1.6, 1.13
 # PyTorch's trainers leave routers alone unless told otherwise (TorchTitan's
 # ``_debug_force_load_balance``), from scratch or in published weights.
 _UNFORCED = ("torchtitan", "fsdp1", "fsdp2", "kempnerforge", "huggingface", "torchtune")
+# Routers of weights that are fine-tuned are left alone but in these libraries' benchmarks of it.
+_FORCE_WHERE_TUNED = ("bridge", "nemo")
 # Where TorchTitan and NeMo AutoModel (``FakeBalancedGate``) force routers, a token's experts are
 # neighbours; Megatron-Core's are drawn (``apply_random_logits``).
 _FORCED_IN_TURN = ("torchtitan", "automodel")
@@ -259,7 +261,9 @@ def _load_imbalance(row: Row, statement: Statement, assumed: list[str]) -> float
     unsaid = "real" if is_library(statement) else ""
     load = loads.get(statement.get("router") or unsaid, 1.0)
     ep = given(row.ep, 1)
-    left_alone = statement.label.get("project") in _UNFORCED
+    project = statement.label.get("project")
+    tuned = statement.says("tuning") or statement.says("adapters")
+    left_alone = project in _UNFORCED or (tuned and project not in _FORCE_WHERE_TUNED)
     if left_alone and ep > 1 and not statement.says("router"):
         load = 1 + (_UNTRAINED_ROUTER - 1) * _spread(min(ep, 8)) / _spread(8)
     if load > 1:

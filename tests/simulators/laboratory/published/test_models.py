@@ -196,6 +196,8 @@ def test_trainers_of_pytorch_force_the_balance_in_turn(label, notes, in_turn):
         ("TorchTitan (PyTorch FSDP2)", 8, 8, "", 1.6),
         ("TorchTitan (PyTorch FSDP2)", 8, 8, "force-balanced routing", 1.0),
         ("Megatron-Core", 8, 8, "", 1.0),
+        ("Megatron-SWIFT (Megatron-Core, 2025)", 8, 8, "packed sequences", 1.6),
+        ("Megatron-Bridge (NeMo 25.09)", 8, 8, "LoRA", 1.0),
         # As uneven with 16 experts a GPU as with one (Megatron-MoE-ModelZoo's pairs of Qwen3),
         # published weights as random ones (prime-rl's pair).
         ("Hugging Face Transformers", 128, 8, "", 1.6),
@@ -206,7 +208,9 @@ def test_trainers_of_pytorch_force_the_balance_in_turn(label, notes, in_turn):
         ("TorchTitan (PyTorch FSDP2)", 8, 1, "", 1.0),
     ],
 )
-def test_trainers_of_pytorch_leave_routers_alone(label, experts, ep, notes, load):
+def test_trainers_of_pytorch_and_tuned_weights_leave_routers_alone(
+    label, experts, ep, notes, load
+):
     row = replace(EXPERTS, framework=label, ep=ep, num_experts=experts, notes=notes)
     outcome = job_of(row, declarations())
     assert outcome.job.model.moe.load_imbalance == pytest.approx(load, abs=1e-4)
