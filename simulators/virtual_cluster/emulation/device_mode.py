@@ -21,6 +21,7 @@ from trainscout.simulators.virtual_cluster.traces.events import OTHER, Argument,
 from trainscout.simulators.virtual_cluster.traces.fused import DROPOUT
 
 from . import operations
+from .block_masks import computed_share, is_block_mask
 from .device_copies import DeviceCopies, copied_in_turn, is_on_device
 from .fake_tensors import Answers, meta_kernels, tensors_in, without_data, wrap
 from .memory import Parts
@@ -307,6 +308,10 @@ def higher_order(state: RankState, func: Any, args: Any, kwargs: Any) -> Any:
     read: Parts = []
     inputs = [_argument(value, state, read) for value in args]
     inputs += [(name, _argument(value, state, read)) for name, value in kwargs.items()]
+    for mask in filter(is_block_mask, args):
+        share = computed_share(mask, state.values)
+        if share is not None:
+            inputs.append(("computed_share", share))
     written: Parts = []
     outputs = []
     for tensor in torch.utils._pytree.tree_leaves(result):

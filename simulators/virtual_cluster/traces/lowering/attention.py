@@ -144,8 +144,9 @@ def _activated(op: Op, kernel: str) -> str:
 def flex(pass_: str) -> Callable[[Op], Lowered]:
     """A rule for FlexAttention: ``query, key, value, ..., block mask, ...``.
 
-    A Triton kernel that comes near FlashAttention-2. What its mask leaves out only the device
-    knows; one other than the empty mask is taken to be causal, which is an estimate.
+    A Triton kernel that comes near FlashAttention-2. Blocks that its mask leaves empty are not
+    computed; where their share is not known, a mask other than the empty one is taken to be
+    causal, which is an estimate.
     """
 
     def rule(op: Op) -> Lowered:
@@ -153,8 +154,18 @@ def flex(pass_: str) -> Callable[[Op], Lowered]:
         shapes = _four(op, query), _four(op, key), _four(op, value)
         masks = [each[-1] for each in op.inputs if isinstance(each, tuple) and _is_mask(each)]
         causal = any("noop" not in str(mask) for mask in masks)
+        share = keyword(op, "computed_share")
+        if isinstance(share, float):
+            causal = False
+            # As many blocks, of short sequences one behind the other: each pass goes over all
+            # queries or all keys in parallel, and each of them meets few of the others.
+            pieces = max(1, min(round(1 / max(share, 1e-9)), query.shape[2], key.shape[2]))
+            shapes = tuple(
+                (batch * pieces, heads, -(-length // pieces), width)
+                for batch, heads, length, width in shapes
+            )
         name, dtype = short_name(op), precision(query)
-        return attention(name, shapes, causal, pass_, dtype, FLASH, estimated=True)
+        return attention(name, shapes, causal, pass_, dtype, FLASH, estimated=share is None)
 
     return rule
 

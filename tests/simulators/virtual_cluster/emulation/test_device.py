@@ -164,6 +164,16 @@ def test_the_backward_of_compiled_functions_is_marked_recomputation_included(run
     assert not any("sigmoid" in name for name in outside)
 
 
+def test_masks_of_blocks_say_how_much_is_computed(run: Run) -> None:
+    shares = [
+        [value[1] for value in op.inputs if isinstance(value, tuple) and "computed_share" in value]
+        for op in run.of("masks of blocks", Op)
+        if op.name == "higher_order.flex_attention"
+    ]
+    # Of 8 x 8 blocks: three of each of four documents; two a row but for the first; nobody knows.
+    assert shares == [[12 / 64], [15 / 64], []]
+
+
 def test_attention_takes_the_kernel_a_gpu_takes(run: Run) -> None:
     names = [op.name for op in run.of("attention", Op) if "attention" in op.name]
     # cuDNN's comes first on a Hopper, unless it is put last, knows no fp32, and gives no gradient

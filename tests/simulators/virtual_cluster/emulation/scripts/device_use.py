@@ -7,6 +7,7 @@ import threading
 
 import torch
 import torch.distributed as dist
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
@@ -289,6 +290,21 @@ torch.nn.functional.scaled_dot_product_attention(q, q, q)
 del os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"]
 bias = torch.zeros(256, 256, dtype=q.dtype, device="cuda", requires_grad=True)
 torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=bias)
+pop()
+
+push("masks of blocks")
+documents = torch.arange(1024, device="cuda") // 256
+mask = create_block_mask(
+    lambda b, h, q, k: (q >= k) & (documents[q] == documents[k]), None, None, 1024, 1024
+)
+flex_attention(*[torch.randn(1, 4, 1024, 64, device="cuda")] * 3, block_mask=mask)
+counts, places = torch.ones(1, 1, 8, dtype=torch.int32), torch.zeros(1, 1, 8, 8, dtype=torch.int32)
+counts[..., 1:] = 2
+window = BlockMask.from_kv_blocks(counts.cuda(), places.cuda(), BLOCK_SIZE=128, mask_mod=None)
+flex_attention(*[torch.randn(1, 4, 1024, 64, device="cuda")] * 3, block_mask=window)
+scores = torch.randn(1024, device="cuda")
+mask = create_block_mask(lambda b, h, q, k: scores[q] > scores[k], None, None, 1024, 1024)
+flex_attention(*[torch.randn(1, 4, 1024, 64, device="cuda")] * 3, block_mask=mask)
 pop()
 
 push("products of fp32")

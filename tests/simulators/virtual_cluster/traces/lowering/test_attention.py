@@ -126,5 +126,16 @@ def test_flex_attention(mask: str, causal: bool, name: str, pass_: str) -> None:
     assert lowered.kernels == (expected,)
 
 
+def test_flex_attention_of_few_blocks() -> None:
+    blocks = (1024, 2048, t(2, 1, 8, dtype="int32"), None, 128, 128, "window")
+    inputs = (Q, K, V, "_identity", blocks, 0.1, (), (), (), ("computed_share", 0.125))
+    lowered = lower(op("higher_order.flex_attention", inputs, Q))
+    assert not lowered.estimated
+    expected = Attention("", 16, 32, 8, 128, 256, 128, 64, False, "fwd", "bf16", "flash2")
+    found = only(op("higher_order.flex_attention", inputs, Q))
+    assert isinstance(found, Attention)
+    assert _fields(found) == {**_fields(expected), "name": "flex_attention"}
+
+
 def _fields(kernel: Attention) -> dict[str, object]:
     return {name: getattr(kernel, name) for name in kernel.__slots__}
