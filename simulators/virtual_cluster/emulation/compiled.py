@@ -27,6 +27,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils._pytree import tree_leaves
 
 from trainscout.simulators.virtual_cluster.traces.events import Begin, End, Event
+from trainscout.simulators.virtual_cluster.traces.fused import ASIDE
 
 from .memory import DeviceMemory
 from .rank_state import RankState
@@ -36,6 +37,8 @@ from .vendor.refuse import refusal
 #
 # Autograd numbers the nodes it makes in forward, in order. Those made inside a compiled region
 # have numbers of a range of their own, so that in backward the node that runs tells the region.
+
+_GRADIENT = torch._C._functions.AccumulateGrad
 
 
 class _Regions:
@@ -96,6 +99,7 @@ class CompiledBackward:
         self._recomputed = _Regions()
         self._nested = threading.local()
         self._open: tuple[int, int, str] | None = None
+        self._aside = False
 
     def made(self, start: int, end: int, name: str) -> None:
         """A compiled region ran forward and made these nodes."""
@@ -122,8 +126,12 @@ class CompiledBackward:
         """Something is about to happen in backward: in which region?"""
         if not (self._forward or self._recomputed or self._open):
             return
-        found = self.region(self._node())
-        if found is self._open:
+        node = self._node()
+        found = self.region(node)
+        aside = self._open is not None and isinstance(node, _GRADIENT)
+        if aside != self._aside:
+            self._step(aside)
+        if aside or found is self._open:
             return
         self.close()
         if found is not None:
@@ -131,8 +139,16 @@ class CompiledBackward:
             self._emit(Begin("fused", f"{found[2]}.backward"))
             self._memory.enter_region(backward=True)
 
+    def _step(self, aside: bool) -> None:
+        """A gradient of the region is complete: what is done with it is no part of the region."""
+        self._aside = aside
+        self._memory.step_aside(aside)
+        self._emit(Begin(ASIDE, "gradient") if aside else End(ASIDE))
+
     def close(self) -> None:
         """Backward has left the region it was in."""
+        if self._aside:
+            self._step(False)
         if self._open is not None:
             self._open = None
             self._memory.leave_region()

@@ -91,6 +91,8 @@ class DeviceMemory:
         # outermost: a number, negative in backward, 0 outside of any.
         self._virtual: dict[int, DeviceStorage] = {}
         self._region_depth = self._region = self._regions = 0
+        # Depth and region that were left for a while.
+        self._stepped_out = (0, 0)
         self._peaks = (0, 0)
         self._live: dict[int, DeviceStorage] = {}
         self._by_memory: dict[int, DeviceStorage] = {}
@@ -198,6 +200,12 @@ class DeviceMemory:
             self._regions += 1
             self._region = -self._regions if backward else self._regions
         self._region_depth += 1
+
+    def step_aside(self, aside: bool) -> None:
+        """What runs until the next call is no part of the region, which goes on afterwards."""
+        inside = self._region_depth, self._region
+        self._region_depth, self._region = self._stepped_out
+        self._stepped_out = inside if aside else (0, 0)
 
     def materialise(self, parts: Parts) -> None:
         """A kernel of its own uses these: they are in memory, region or not.

@@ -246,7 +246,8 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A named range opens: ``kind`` is fused (a compiled region), module, or user (NVTX)."""
+    """A named range opens: ``kind`` is fused (a compiled region), aside (what runs
+    within one and is no part of it), module, or user (NVTX)."""
 
     kind: str
     name: str

@@ -5,6 +5,9 @@ from __future__ import annotations
 from .events import Alloc, Event, Free, Resize
 
 FUSED = "fused"
+# Within such a region, what autograd does with its gradients as they come, such as hooks of DDP:
+# it fuses with nothing, and the region goes on afterwards.
+ASIDE = "aside"
 # Its mask is drawn, which nothing computes again.
 DROPOUT = "aten.native_dropout.default"
 
@@ -30,8 +33,8 @@ class Held:
 
 # What no compiler fuses with its neighbours: it reads and writes memory of its own.
 _KERNELS = (
-    *("aten._fused_", "aten._grouped_mm", "aten._scaled_", "aten.addmm", "aten.baddbmm"),
-    *("aten.bmm", "aten.convolution", "aten.mm"),
+    *("aten._fused_ada", "aten._fused_sgd", "aten._grouped_mm", "aten._scaled_", "aten.addmm"),
+    *("aten.baddbmm", "aten.bmm", "aten.convolution", "aten.mm"),
 )
 
 

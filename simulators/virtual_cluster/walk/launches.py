@@ -11,8 +11,8 @@ from trainscout.simulators.predictor.question.framework import UNDECLARED, Frame
 from trainscout.simulators.predictor.replay.host import host_pace
 from trainscout.simulators.predictor.replay.prices import host_launch_s
 from trainscout.simulators.virtual_cluster.traces import events
-from trainscout.simulators.virtual_cluster.traces.fused import FUSED
-from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
+from trainscout.simulators.virtual_cluster.traces.fused import ASIDE, FUSED
+from trainscout.simulators.virtual_cluster.traces.lowering.regions import Fusion, lower_events
 from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
@@ -25,9 +25,11 @@ class Launches:
     """
 
     def __init__(self) -> None:
-        self._sizes: dict[int, int] = {}
+        self._fusion = Fusion()
         self._region: list[events.Event] = []
         self._depth = 0
+        # How deep the region is that something runs within which is no part of it.
+        self._left = 0
 
     def take(self, event: events.Event) -> tuple[Launch, ...]:
         """Launches that ``event`` leads to, in order.
@@ -38,7 +40,9 @@ class Launches:
         if isinstance(event, events.Op) and not self._depth:
             return self._launch(event, lower(event))
         if isinstance(event, (events.Alloc, events.Resize)):
-            self._sizes[event.storage] = event.bytes
+            self._fusion.sizes[event.storage] = event.bytes
+        elif isinstance(event, (events.Begin, events.End)) and event.kind == ASIDE:
+            return self._step(isinstance(event, events.Begin))
         elif isinstance(event, (events.Begin, events.End)) and event.kind == FUSED:
             self._depth = max(0, self._depth + (1 if isinstance(event, events.Begin) else -1))
             self._region.append(event)
@@ -47,9 +51,17 @@ class Launches:
             self._region.append(event)
         return ()
 
+    def _step(self, aside: bool) -> tuple[Launch, ...]:
+        """What a region does with a gradient waits for the kernels that came before."""
+        launches = self._close() if aside else ()
+        self._depth, self._left = (0, self._depth) if aside else (self._left, 0)
+        if self._depth:
+            self._region.append(events.Begin(FUSED, ""))
+        return launches
+
     def _close(self) -> tuple[Launch, ...]:
         region, self._region = self._region, []
-        lowered = lower_events(region, sizes=self._sizes)
+        lowered = lower_events(region, fusion=self._fusion)
         found: list[Launch] = []
         for event, alone in zip(region, lowered, strict=True):
             if alone is not None and isinstance(event, events.Op):

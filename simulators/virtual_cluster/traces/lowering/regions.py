@@ -2,7 +2,8 @@
 
 Memory-bound operations that share tensors become one kernel, which reads what comes from outside
 and writes what is still there afterwards (``fusion``); products, attention, convolutions and
-vendors' kernels stay as they are.
+vendors' kernels stay as they are. What a region keeps in no memory its backward computes again, of
+what it was made of.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.traces import events
-from trainscout.simulators.virtual_cluster.traces.fused import FUSED, is_kernel_of_its_own
+from trainscout.simulators.virtual_cluster.traces.fused import ASIDE, FUSED, is_kernel_of_its_own
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 
 from .rules import lower
@@ -51,14 +52,18 @@ class Fusion:
     """Operations of a region that wait for each other.
 
     ``born`` and ``freed`` are the storages that came and went since the first of them; ``sizes``
-    the bytes of storages, which it shares with whoever keeps them.
+    the bytes of storages; ``region`` counts regions.
     """
 
-    def __init__(self, sizes: dict[int, int]) -> None:
-        self._sizes = sizes
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
         self._members: list[Member] = []
         self.born: set[int] = set()
         self.freed: set[int] = set()
+        self.region = 0
+        # What kernels of a region made that had no memory then: the region, the bytes that were
+        # not written, and those that were read for it, by storage.
+        self._unwritten: dict[int, tuple[int, int, dict[int, int]]] = {}
 
     @property
     def stream(self) -> int | None:
@@ -92,13 +97,17 @@ class Fusion:
         gone = (self.born & self.freed) - awaited
         lowered: dict[int, Lowered] = {}
         for group in _sharing(members):
-            if len(group) > 1:
+            if len(group) > 1 or self._passes(group[0]):
                 lowered |= dict.fromkeys([each.index for each in group], Lowered((), RULE))
                 lowered[group[-1].index] = self._kernel(group, gone)
         if not self._members:
             self.born.clear()
             self.freed.clear()
         return lowered
+
+    def _passes(self, member: Member) -> bool:
+        """Whether it reads or writes what has no memory."""
+        return any(self.sizes.get(storage) == 0 for storage in member.storages)
 
     def _kernel(self, group: list[Member], gone: set[int]) -> Lowered:
         kinds = {
@@ -118,25 +127,48 @@ class Fusion:
         """Bytes read from outside a kernel and written for somebody after it."""
         read: dict[int, int] = {}
         written: dict[int, int] = {}
+        # What each of its results is computed of.
+        made_of: dict[int, dict[int, int]] = {}
         for member in group:
+            sources: dict[int, int] = {}
             for spec in tensors(member.op.inputs):
-                if spec.storage is not None and spec.storage not in written:
-                    self._add(read, spec, spec.storage)
+                if spec.storage in written:
+                    sources |= made_of[spec.storage]
+                elif spec.storage is not None:
+                    sources |= self._read_outside(read, spec.storage, touched_bytes(spec))
             for spec in _targets(member.op):
                 if spec.storage is not None:
                     # A tensor rewritten again and again is written once in the end.
                     size = max(written.get(spec.storage, 0), touched_bytes(spec))
                     written[spec.storage] = size
-        out = sum(size for storage, size in written.items() if storage not in gone)
+                    made_of[spec.storage] = made_of.get(spec.storage, {}) | sources
+        out = 0
+        for storage, size in written.items():
+            if storage in gone:
+                continue
+            if self.sizes.get(storage) == 0:
+                self._unwritten[storage] = self.region, size, made_of[storage]
+            else:
+                out += size
         return sum(read.values()) + out
 
-    def _add(self, read: dict[int, int], spec: events.TensorSpec, storage: int) -> None:
-        """Count a read; parts of one storage add up, but never beyond the storage."""
-        size = touched_bytes(spec)
-        limit = self._sizes.get(storage)
+    def _read_outside(self, read: dict[int, int], storage: int, size: int) -> dict[int, int]:
+        """Add what a kernel reads for a tensor to ``read``: parts of one storage add up, but
+        never beyond the storage. Returns the storages that it comes from."""
+        if storage in self._unwritten:
+            region, unwritten, made_of = self._unwritten[storage]
+            if region != self.region and not self.sizes.get(storage):
+                for source, needed in made_of.items():
+                    read[source] = max(read.get(source, 0), needed)
+                return made_of
+            # Another kernel of its region reads it: it was written after all.
+            del self._unwritten[storage]
+            read[~storage] = unwritten
+        limit = self.sizes.get(storage)
         so_far = read.get(storage, 0)
         # Without knowing the storage's size, reading it again is taken to be the same part.
         read[storage] = min(so_far + size, limit) if limit else max(so_far, size)
+        return {storage: size}
 
 
 def _targets(op: events.Op) -> list[events.TensorSpec]:
@@ -174,17 +206,18 @@ def lower_events(
     stretch: Sequence[events.Event],
     start: int = 0,
     stop: int | None = None,
-    sizes: dict[int, int] | None = None,
+    fusion: Fusion | None = None,
 ) -> list[Lowered | None]:
     """What every event amounts to on the device; None for events that are no operations.
 
     A fused kernel stands at the last operation it replaces. Only events from ``start`` to before
-    ``stop`` are lowered; earlier ones, and ``sizes``, tell how large storages are.
+    ``stop`` are lowered; earlier ones, and what ``fusion`` keeps of those, tell what storages are.
     """
     lowered: list[Lowered | None] = [None] * len(stretch)
-    sizes = {} if sizes is None else sizes
-    fusion = Fusion(sizes)
+    fusion = fusion or Fusion()
+    sizes = fusion.sizes
     depth = 0
+    aside = False
     for event in stretch[:start]:
         if isinstance(event, events.Alloc | events.Resize):
             sizes[event.storage] = event.bytes
@@ -196,7 +229,7 @@ def lower_events(
             if depth and alone is not FREE:
                 if fusion.stream not in (None, event.stream):
                     closed = fusion.rest()
-                if _fuses(event, alone):
+                if not aside and _fuses(event, alone):
                     fusion.add(index, event, alone)
                 else:
                     closed |= fusion.before(event)
@@ -206,10 +239,13 @@ def lower_events(
                 fusion.born.add(event.storage)
         elif not depth:
             depth = int(isinstance(event, events.Begin) and event.kind == FUSED)
+            fusion.region += depth
         elif isinstance(event, events.Free):
             fusion.freed.add(event.storage)
         elif isinstance(event, events.Begin | events.End):
-            if event.kind == FUSED:
+            if event.kind == ASIDE:
+                aside = isinstance(event, events.Begin)
+            elif event.kind == FUSED:
                 depth += 1 if isinstance(event, events.Begin) else -1
             if not depth:
                 closed = fusion.rest()

@@ -16,6 +16,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Free,
     HostGap,
     PointToPoint,
+    Resize,
     Synchronise,
     ValueRead,
     WorkWait,
@@ -65,6 +66,28 @@ def test_a_region_reads_what_is_outside_and_writes_what_stays() -> None:
     # Storages 1 and 2 are read, 1 twice but once from memory; 3 never reaches it; 4 stays.
     assert kernels(events) == [(4, "fused_add", 3 * SIZE), (8, "add", 3 * SIZE)]
     assert lower_events(events)[2].rule == "fused region"  # type: ignore[union-attr]
+
+
+def test_backward_computes_again_what_has_no_memory() -> None:
+    forward = [Begin("fused", ""), Alloc(3, 0, 0), add(1, 2, 3), Alloc(4, 0, 0), add(3, 3, 4)]
+    square = t(32, 32, storage=4)
+    product = [Resize(4, SIZE), op("aten.mm.default", (square, square), t(32, 32, storage=9))]
+    backward = [Begin("fused", "backward"), alloc(5), add(3, 4, 5), End("fused")]
+    # Forward writes 4, which a product reads; 3 is read as 1 and 2 it was made of.
+    found = kernels([*forward, *product, End("fused"), *backward])
+    assert found == [(4, "fused_add", 3 * SIZE), (10, "fused_add", 4 * SIZE)]
+    # Another kernel of the region it was made in finds it written.
+    found = kernels([*forward, *product, alloc(6), add(3, 9, 6), End("fused")])
+    assert found == [(4, "fused_add", 3 * SIZE), (8, "fused_add", 4 * SIZE)]
+
+
+def test_what_takes_a_gradient_is_no_part_of_the_region() -> None:
+    events = [
+        *(Begin("fused", ""), Alloc(3, 0, 0), add(1, 2, 3)),
+        *(Begin("aside", ""), add(7, 8, 9), End("aside")),
+        *(alloc(4), add(3, 3, 4), End("fused")),
+    ]
+    assert kernels(events) == [(4, "add", 3 * SIZE), (7, "fused_add", 3 * SIZE)]
 
 
 def test_what_is_saved_for_later_is_written() -> None:
