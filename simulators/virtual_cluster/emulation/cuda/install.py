@@ -128,8 +128,10 @@ def set_default_tensor_type(of_host: Callable[[Any], None]) -> Callable[[Any], N
 
 
 def _new(cls: type[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
-    made = torch._C.TensorBase.__new__(cls, *args, **kwargs)
-    return made.cuda() if cls is torch.Tensor and not kwargs else made
+    if cls is not torch.Tensor:
+        return torch._C.TensorBase.__new__(cls, *args, **kwargs)
+    device = kwargs.pop("device", None) or "cuda"
+    return torch._C.TensorBase.__new__(cls, *args, **kwargs).to(device)
 
 
 # What emulated libraries say they are; the versions torch 2.13's CUDA builds come with.

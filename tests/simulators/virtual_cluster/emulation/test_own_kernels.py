@@ -54,7 +54,7 @@ with torch.inference_mode():
 
 torch.set_default_tensor_type("torch.cuda.HalfTensor")
 print("default", torch.zeros(2).device.type, torch.zeros(2).dtype)
-print("legacy", torch.Tensor([1e3, 2.0]).device.type, torch.Tensor(2, 3).shape)
+print("legacy", torch.Tensor([1e3, 2.0]).device.type, torch.Tensor(2, 3, device="cuda").shape)
 torch.set_default_tensor_type(torch.FloatTensor)
 print("legacy", torch.Tensor([1e3]).device.type)
 whole = torch.zeros(6, device="cuda")
