@@ -23,7 +23,8 @@ FINITE: dict[str, bool] = {
     "isneginf": False,
     "isfinite": True,
 }
-# Whether all of them are as they should be, which is what scripts assert: they are.
+# Whether all of a tensor are as they should be, which is what scripts assert: they are. Of rows
+# nothing is said: those that are all padding are left out.
 SOUND: dict[str, bool] = {"all": True, "_is_all_true": True}
 
 # Of a mask of which nothing is known this share is taken to be set: the size of what it selects.

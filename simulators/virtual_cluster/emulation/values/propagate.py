@@ -45,7 +45,7 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
     nothing: list[Shadow | None] = [None] * len(call.results)
     if name in BOTH | EITHER and 0 < len(known) < len(pairs):
         return [_decided(known, name in EITHER, call.results[0])]
-    if name in SOUND and not known:
+    if name in SOUND and not known and call.results[0].numel() == 1:
         return [filled(call.results[0], SOUND[name], Grade.INVENTED)]
     if not known or len(known) < len(pairs) or call.signature.is_random:
         return nothing

@@ -312,6 +312,9 @@ def test_a_known_flag_decides_what_it_is_combined_with() -> None:
         assert rank.grade((unknown | done).all()) == "exact"
         assert rank.read((unknown & ~done).any()) is False
         assert rank.grade((unknown & done).any()) == "invented"
+        # A script asserts whole tensors; rows that are all one number are rows to leave out.
+        assert rank.read(unknown.all()) is True
+        assert rank.read(unknown.all(dim=1).any()) is False
         # Generation ends where every sequence is as long as it may be.
         unfinished = torch.ones(64, dtype=torch.int64) & ~unknown.any(dim=-1)
         assert rank.read((unfinished & ~done[:, 0]).max() == 0) is True
