@@ -70,6 +70,7 @@ DATES: Mapping[str, float] = _TABLES["dates"]
 _STATED: Mapping[str, Mapping[str, dict[str, object]]] = _TABLES["stated"]
 _UNSAID = "unsaid"
 _TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface", "deepspeed")
+_EAGER = ("torch_eager", "torch_fsdp2", "huggingface")
 _WITH_LOSS = ("torch_eager", "huggingface", "deepspeed")
 
 
@@ -134,10 +135,12 @@ def framework_of(
         # Units smaller than the checkpoint they are in are gathered to run again, and freed.
         changes["gathers_to_recompute"] = reenters or statement.says("units", "by_size")
         changes["recompute_stops_early"] = not reenters
-    if name in ("huggingface", "torch_eager") and statement.says("layers", "transformer_engine"):
-        # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
+    if name in _EAGER and statement.says("layers", "transformer_engine"):
+        # Its TransformerLayer in the place of the model's own (docs/examples/te_llama), whose
+        # modules take the host what they take in Megatron-Core.
         changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}
-        changes |= {"repeats_kv": False, "attention": "flash"}
+        changes |= {"repeats_kv": False, "attention": "flash", "host_forward_s": 0.0}
+        changes["host_launch_s"] = frameworks["megatron_core"].host_launch_s
     if name == "jax_xla" and "pax" in row.framework.lower():
         # Transformer Engine's layers (dgxc-benchmarking, paxml/configure.sh: ENABLE_TE=1).
         changes |= {"fuses_casts": False, "fp8_param_gather": (), "quantises_each_pass": True}

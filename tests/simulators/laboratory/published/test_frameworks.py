@@ -357,5 +357,8 @@ def test_transformers_models_may_have_transformer_engine_s_layers():
     assert (found.name, found.fusion) == ("huggingface", "fused")
     assert not found.separate_projections
     assert (plain.fusion, plain.separate_projections) == ("eager", True)
-    alone = framework(framework="PyTorch DDP, Transformer Engine layers, 2024")
-    assert (alone.name, alone.fusion, alone.attention) == ("torch_eager", "fused", "flash")
+    pace = framework(framework="Megatron-Core").host_launch_s
+    for wrapper, name in (("DDP", "torch_eager"), ("FSDP2", "torch_fsdp2")):
+        own = framework(framework=f"PyTorch {wrapper} with Transformer Engine layers, 2024")
+        assert (own.name, own.fusion, own.attention) == (name, "fused", "flash")
+        assert (own.host_launch_s, own.host_forward_s) == (pace, 0.0)
