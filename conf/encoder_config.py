@@ -108,6 +108,7 @@ OLDER = {
     "in_channels": "num_channels",
     "heads": "num_attention_heads",
     "max_image_size": "image_size",
+    "patch_temporal": "temporal_patch_size",
     "width": "hidden_size",
     "layers": "num_hidden_layers",
 }

@@ -318,7 +318,10 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
         stated = config.fields.get(name)
         period = len(stated) if isinstance(stated, str) else config.whole(name, family.period)
         ends = {"gemma4_text": number - 1, "mimo_v2_flash": 0}.get(kind)
-        first = config.whole("attn_layer_offset", 0 if family.whole_first else max(0, period - 1))
+        first = 0 if family.whole_first else max(0, period - 1)
+        if kind.startswith("muse_"):  # counted from the end
+            first = number - 1
+        first = config.whole("attn_layer_offset", first)
         return [
             other if (at - first) % max(1, period) and at != ends else "full"
             for at in range(number)
