@@ -104,6 +104,7 @@ _FRAMEWORKS: tuple[dict[str, object], ...] = (
         "torch_wrappers": True,
         "one_root_unit": True,
         "copies_gathered": True,
+        "leaves_regathered": True,
         "pipeline_buffers": "preallocated",
         "expandable_segments": True,
     },

@@ -130,8 +130,12 @@ def framework_of(
             changes["cross_entropy"] = "uncast"
     if name == "huggingface" and "fsdp" in row.dist_optimizer.lower():
         # It wraps blocks in checkpoints that do not reenter; Trainer's own flag wraps its units.
-        flag = "trainer" in row.framework.lower() and statement.says("recompute", "flag")
+        trainer = any(word in row.framework.lower() for word in ("trainer", "hfautomodel"))
+        flag = trainer and statement.says("recompute", "flag")
         reenters = flag and not changes.get("recompute_stops_early", True)
+        changes["leaves_regathered"] = (
+            reenters and "fsdp2" in row.dist_optimizer.lower() and era.before(_SINCE["torch_2_10"])
+        )
         # Units smaller than the checkpoint they are in are gathered to run again, and freed.
         changes["gathers_to_recompute"] = reenters or statement.says("units", "by_size")
         changes["recompute_stops_early"] = not reenters

@@ -43,7 +43,7 @@ class Static:
     ``layers`` and of the model's ``ends``; ``gradients`` that it keeps, of what is being
     ``reduced``, and of ``buckets``; ``optimizer`` states. ``made``: so many parameters' gradients
     come with the backward pass (0: they are there); ``in_turn``: layers are gathered one after
-    another."""
+    another. Those ``behind`` a backward pass stay, as gradients of ``trained`` parameters come."""
 
     parameters: int
     gradients: int
@@ -54,12 +54,14 @@ class Static:
     buckets: int = 0
     made: int = 0
     in_turn: bool = False
+    behind: int = 0
+    trained: int = 1
 
     @functools.cached_property
     def kinds(self) -> dict[str, int]:
         """All of it, by kind."""
         return {
-            "parameters": self.parameters + self.layers + self.ends,
+            "parameters": self.parameters + self.layers + self.ends + self.behind,
             "gradients": self.gradients + self.reduced + self.buckets,
             "optimizer": self.optimizer,
         }
@@ -72,9 +74,12 @@ class Static:
     def absent(self, made: int, *, in_layer: bool) -> Absent:
         """What of ``kinds`` is not there when the gradients of so many parameters are."""
         left = self.gradients * (self.made - made) // self.made if self.made else 0
+        gathered = self.layers + self.behind + self.ends
+        passed = gathered * made // self.trained - self.ends
+        ahead = self.behind - min(self.behind, max(0, passed))
         if in_layer or not self.in_turn:
-            return Absent(0, left)
-        return Absent(self.layers, left + self.reduced)
+            return Absent(ahead, left)
+        return Absent(self.layers + ahead, left + self.reduced)
 
     def peak(self, held: Iterable[Held]) -> tuple[int, Absent]:
         """Most bytes that a pass holds, of where it may, and what is absent there."""
@@ -91,7 +96,9 @@ class Static:
     @property
     def absent_at_update(self) -> Absent:
         """The same while the optimizer runs."""
-        return Absent(self.layers + self.ends, self.reduced) if self.in_turn else Absent(0, 0)
+        if not self.in_turn:
+            return Absent(0, 0)
+        return Absent(self.layers + self.ends + self.behind, self.reduced)
 
     def kinds_without(self, absent: Absent) -> dict[str, int]:
         """``kinds`` of what is there when that is not."""
@@ -130,15 +137,21 @@ def static_of(job: Job, stage: Stage) -> Static:
         packed, of_layer = _packed_bytes(job, stage)
         # FSDP2 adds up what is not reduced yet in the type that it is reduced in.
         gradients = parameters.total * (cast or weight) if sums_whole else here * kept
+        gathered = 2 * _largest_layer(stage)
+        # All layers by a backward pass's end, less those two.
+        stays = alone and recipe.recompute == "full" and job.framework.leaves_regathered
+        behind = stays * (parameters.held.total - _ends(stage) - gathered) * weight
         return Static(
             here * kept + (away + frozen) * weight + packed + _teacher_bytes(job, stage),
             gradients,
             moment_bytes(parameters, job),
-            layers=2 * (_largest_layer(stage) * weight + of_layer),
+            layers=gathered * weight + 2 * of_layer,
             ends=_ends(stage) * weight,
             reduced=reduced * (weight + cast),
             made=made,
             in_turn=alone,
+            behind=max(0, behind),
+            trained=max(1, parameters.total),
         )
     kept_gradients = parameters.total
     if zero == 2 and sums_whole and job.framework.reduce_grads_fp32:

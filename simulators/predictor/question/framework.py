@@ -266,6 +266,9 @@ class Framework:
     """Under ZeRO 3, layers that are recomputed whole are gathered for that and again for their
     backward pass (checkpoints around units of FSDP that reenter, as Transformers' own did before
     version 5)."""
+    leaves_regathered: bool = False
+    """For each of them the layer whose backward pass is over is gathered, too, and stays until all
+    is (the second FSDP's prefetch before PyTorch 2.10, pull request 164009)."""
     prefetches_backward: bool = True
     """What FSDP gathers again for a backward pass comes while the layer before runs; without, once
     that one's gradients are reduced, and neither hides (NO_PREFETCH, as Transformers' Trainer

@@ -61,7 +61,7 @@ class Transfer:
     parameters are sharded and gathered too. Where shards have
     ``copies``, ``shards`` of the dense and of the expert parameters make one. ``share_launches``:
     what copies the shares out of a matrix that is gathered alone (``gathers_tensors``), if it is.
-    ``twice``: what is recomputed whole is gathered for that as well.
+    ``times``: so often is gathered for a backward pass what is recomputed whole.
     ``quantised_bytes`` of a quantised parameter travel. In so many ``broadcasts`` a stage's dense
     parameters reach those that do not own them, if not by gathers (``broadcasts_shards``).
     """
@@ -75,7 +75,7 @@ class Transfer:
     shards: tuple[int, int] = (1, 1)
     share_launches: int = 0
     quantised_bytes: float = 0.0
-    twice: bool = False
+    times: int = 1
     broadcasts: int = 0
 
     @classmethod
@@ -97,7 +97,7 @@ class Transfer:
             shards=(owners, job.expert_dp // copies) if copies > 1 else (1, 1),
             share_launches=shard_launches(job, job.dp) if alone else 0,
             quantised_bytes=gathered_weight_bytes(job),
-            twice=alone or framework.gathers_to_recompute,
+            times=1 + (alone or framework.gathers_to_recompute) + framework.leaves_regathered,
             broadcasts=broadcasts,
         )
 
@@ -178,7 +178,7 @@ def gather_parameters(
     else:
         saved = size - transfer.quantised_bytes
         ops = _bucketed("param", "all_gather", parameters, size, transfer.bucket, group, saved)
-    return Block(GATHER, ops * 2 if again and transfer.twice else ops)
+    return Block(GATHER, ops * transfer.times if again else ops)
 
 
 def _matrices(

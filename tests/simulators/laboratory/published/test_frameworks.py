@@ -330,6 +330,9 @@ def test_trainers_own_checkpoints_reentered_around_units_of_fsdp(label, notes, r
     found = framework(framework=label, notes=notes, dist_optimizer="fsdp", pp=1, dp=32)
     assert found.gathers_to_recompute is reenters
     assert found.recompute_stops_early is not reenters
+    second = framework(framework=label, notes=notes, dist_optimizer="fsdp2", pp=1, dp=32)
+    assert second.leaves_regathered is reenters
+    assert not found.leaves_regathered
 
 
 @pytest.mark.parametrize("label", ["Hugging Face", "DeepSpeed"])

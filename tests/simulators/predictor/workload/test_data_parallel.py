@@ -135,9 +135,9 @@ def test_what_gathers_for_recomputation_gathers_twice_for_a_backward_pass() -> N
     assert len(reduce_gradients(parameters, transfer).ops) == len(once.ops)
     plain = Transfer.of(make_job(batch=64, zero_stage=3))
     assert gather_parameters(parameters, plain, again=True) == gather_parameters(parameters, plain)
-    outside = make_job(batch=64, zero_stage=3, training={"gathers_to_recompute": True})
-    once, twice = (
-        gather_parameters(parameters, Transfer.of(outside), again=again) for again in (False, True)
-    )
-    assert once == gather_parameters(parameters, plain)
-    assert twice.ops == once.ops * 2
+    facts = {"gathers_to_recompute": True}
+    for times, more in ((2, {}), (3, {"leaves_regathered": True})):
+        outside = Transfer.of(make_job(batch=64, zero_stage=3, training=facts | more))
+        once, again = (gather_parameters(parameters, outside, again=a) for a in (False, True))
+        assert once == gather_parameters(parameters, plain)
+        assert again.ops == once.ops * times
