@@ -33,19 +33,12 @@ from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ra
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
 from .imbalance import Imbalance
+from .programs import find_program, is_python
 from .rank_process import RankOptions, RanksOptions
 from .vendor import PACKAGES
 from .virtual_rank import check_platform, check_ranks
 
 AUTO = "auto"
-# What starts a script's ranks: the commands, and the modules behind them.
-_STARTERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "mpirun", "srun")
-_STARTER_MODULES = (
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "accelerate.commands",
-    "deepspeed.launcher",
-)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -116,8 +109,8 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
 
-def script_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """Fields of ``RankOptions`` from the options of ``add_script``.
+def script_fields(args: argparse.Namespace, *, programs: bool = False) -> dict[str, Any]:
+    """Fields of ``RankOptions`` from the options of ``add_script``; as ``checked_script``.
 
     Raises:
         InputError: for those that cannot be.
@@ -132,12 +125,12 @@ def script_fields(args: argparse.Namespace) -> dict[str, Any]:
         "memory_bytes": None if args.memory_gib is None else int(args.memory_gib * 2**30),
         "moe_imbalance": args.moe_imbalance,
         "without": args.without,
-        "script": checked_script(args.script),
+        "script": checked_script(args.script, programs=programs),
     }
 
 
-def checked_script(words: Sequence[str]) -> tuple[str, ...]:
-    """What follows ``--`` on a command line.
+def checked_script(words: Sequence[str], *, programs: bool = False) -> tuple[str, ...]:
+    """What follows ``--`` on a command line; ``programs``: Python need not run it.
 
     Raises:
         InputError: for what is no script and no module.
@@ -148,17 +141,14 @@ def checked_script(words: Sequence[str]) -> tuple[str, ...]:
         raise InputError("script", "", "is missing", f"{file} or {module}")
     if script == ("-m",):
         raise InputError("script", "-m", "names no module", module)
-    module_of = script[1] if script[0] == "-m" else ""
-    if Path(script[0]).name in _STARTERS or module_of.startswith(_STARTER_MODULES):
-        raise InputError(
-            "script",
-            module_of or script[0],
-            "starts ranks, which this command does itself",
-            f"{file} or {module}: what it starts; what its options set, as environment variables",
-        )
-    if script[0] != "-m" and not Path(script[0]).is_file():
-        raise InputError("script", script[0], "is no file", f"{file} or {module}")
-    return script
+    if script[0] == "-m":
+        return script
+    found = find_program(script[0])
+    if found is None:
+        raise InputError("script", script[0], "is no file and no program", f"{file} or {module}")
+    if not programs and not is_python(found):
+        raise InputError("script", script[0], "is not run by Python", f"{file}: what it starts")
+    return (found, *script[1:])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -250,7 +240,7 @@ def _options(args: argparse.Namespace, rank: int) -> RankOptions:
         payloads=args.payloads,
         steps=args.steps,
         strict=args.strict,
-        **script_fields(args),
+        **script_fields(args, programs=True),
     )
 
 

@@ -10,13 +10,14 @@ import contextlib
 import math
 import multiprocessing
 import os
-import runpy
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from multiprocessing import util
@@ -44,6 +45,7 @@ from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
 from .imbalance import Imbalance
 from .prepared import ended_with, fork_rank, preload_modules
+from .programs import Programs, make_starters, run_main
 from .ranks_before import RanksBefore
 from .report import describe_gap, show_summary, swallowed, watch
 from .sink import FileSink, ListSink, Sink, UntilForward
@@ -121,6 +123,8 @@ class RankOptions:
     """Whether what may be wrong fails the run, too."""
     host_times: bool = True
     """Whether the trace says what the script computes between events."""
+    child: bool = False
+    """Whether this is a program that the script started: the rank if it trains."""
 
     def header(self) -> Header:
         """Of the rank's trace."""
@@ -193,22 +197,14 @@ def prepared(options: RanksOptions) -> VirtualRank:
 
 
 def run_script(options: RankOptions, state: RankState) -> int:
-    """Run a script or a module as ``__main__``: 0, 1 when it fails, 3 where it does what the
-    emulator does not. Processes that it starts are hosts without a device."""
+    """Run a script as ``run_main`` does: 0, 1 when it fails, 3 where it does what the emulator
+    does not. Processes that it forks are hosts without a device."""
     from .script_processes import install_forks
 
     install_forks(state)
     install_new_interpreters(options)
-    script = options.script
     try:
-        if script[0] == "-m":
-            sys.argv = list(script[1:])
-            sys.path.insert(0, os.getcwd())
-            runpy.run_module(script[1], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv = list(script)
-            sys.path.insert(0, str(Path(script[0]).resolve().parent))
-            runpy.run_path(script[0], run_name="__main__")
+        run_main(options.script)
     except SystemExit as leaving:
         if not leaving.code:
             return OK
@@ -275,7 +271,7 @@ def set_up(options: RankOptions, virtual: VirtualRank) -> int:
     """Run up to the first forward pass; the script's exit code."""
     sink = UntilForward(options.trace, options.header())
     code = run_rank(options, virtual, sink)
-    if code == OK:
+    if code == OK and not options.child and not options.trace.exists():
         # A script without a forward pass has shown all of its communicators.
         sink.close()
     return code
@@ -289,7 +285,9 @@ def _end_processes(recorder: Recorder) -> None:
             child.terminate()
 
 
-def trace_rank(before: RanksBefore, options: RankOptions, virtual: VirtualRank) -> int:
+def trace_rank(
+    before: RanksBefore, programs: Programs, options: RankOptions, virtual: VirtualRank
+) -> int:
     """Trace one rank after others: 0, 1, 3 as ``run_script``, 4 for a broken invariant.
 
     Raises:
@@ -308,6 +306,12 @@ def trace_rank(before: RanksBefore, options: RankOptions, virtual: VirtualRank) 
     # What the script left to be done when Python ends: it may use the device.
     atexit._run_exitfuncs()
     state = virtual.state
+    gap = code == EMULATOR_GAP
+    if not programs.have_trace(gap or state.recorder.finished_steps > 0):
+        state.recorder.sink = ListSink()
+        writer.abandon()
+        virtual.close()
+        return programs.ended_elsewhere(code, enough=options.steps is not None)
     virtual.close()
     findings: tuple[Any, ...] = ()
     if options.check and code == 0:
@@ -317,14 +321,48 @@ def trace_rank(before: RanksBefore, options: RankOptions, virtual: VirtualRank) 
     spent = time.perf_counter() - began_s, time.process_time() - cpu_s
     show_summary(state, options.trace, *spent, findings)
     wrong = any(finding.certain or options.strict for finding in findings)
-    return code if code or not wrong else IMPOSSIBLE_LAUNCHES
+    code = code if code or not wrong else IMPOSSIBLE_LAUNCHES
+    return programs.ended(code)
+
+
+def _be_rank(
+    before: RanksBefore,
+    folder: Path | None,
+    options: RanksOptions,
+    rank: RankOptions,
+    virtual: VirtualRank,
+) -> int:
+    _, *command = own_process(RANK_PROCESS, packed(replace(options, ranks=(rank,))))
+    local_rank = rank.rank % min(rank.local_world_size, rank.world_size)
+    programs = Programs(folder and folder / str(rank.rank), command, local_rank, child=rank.child)
+    if options.only_set_up:
+        return set_up(rank, virtual)
+    return trace_rank(before, programs, rank, virtual)
 
 
 def main(arguments: list[str]) -> int:
     """Prepare, fork the ranks and wait for them; the first code, by rank, that is not 0."""
     options: RanksOptions = unpacked(arguments[0])
     end_with_parent()
-    run = set_up if options.only_set_up else partial(trace_rank, RanksBefore())
+    if len(arguments) == 1:
+        folder = Path(tempfile.mkdtemp(prefix="trainscout-programs-"))
+        try:
+            make_starters(folder)
+            return _run_ranks(options, folder)
+        finally:
+            shutil.rmtree(folder)
+    # A program of a script's own, which began anew.
+    _, role, *words = arguments
+    rank = replace(options.ranks[0], script=tuple(words), child=role == "child")
+    if not rank.child:
+        # What this process was before it left its trace unfinished.
+        for left in rank.trace.parent.glob(f".{rank.trace.name}.*"):
+            left.unlink()
+    return _run_ranks(replace(options, ranks=(rank,)), None)
+
+
+def _run_ranks(options: RanksOptions, folder: Path | None) -> int:
+    run = partial(_be_rank, RanksBefore(), folder, options)
     waiting = list(enumerate(options.ranks))
     try:
         virtual = prepared(options)

@@ -22,6 +22,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 
 from .device_mode import DeviceMode
 from .gaps import gap_left
+from .programs import find_program, run_main, set_environment
 from .rank_state import RankState
 from .sink import Untimed
 
@@ -219,6 +220,29 @@ def install_spawn(state: RankState) -> None:
             self.run()
 
     process.start = start_rank
+
+
+def launch_patches(state: RankState) -> dict[str, Any]:
+    """``torchrun`` and what calls it (Accelerate, DeepSpeed, notebooks) run the traced rank, in
+    place of the processes that they would start."""
+
+    from torch.distributed.elastic.utils import macros
+
+    def launch_agent(config: Any, entrypoint: Any, args: Any, **_: Any) -> Any:
+        set_environment(state.world_size, state.rank, state.local_world_size)
+        if callable(entrypoint):
+            return {state.rank: entrypoint(*args)}
+        local_rank = os.environ["LOCAL_RANK"]
+        words = [str(each).replace(macros.local_rank, local_rank) for each in args]
+        # Python's are an option of its own and then what it runs.
+        program = find_program(entrypoint) or entrypoint
+        run_main(words[1:] if words[:1] == ["-u"] else [program, *words])
+        return {}
+
+    def patch(module: Any) -> None:
+        module.launch_agent = launch_agent
+
+    return {"torch.distributed.launcher.api": patch}
 
 
 # Threads of the script see the same device: dispatch modes belong to the thread that enters.

@@ -13,11 +13,10 @@ from trainscout.simulators.virtual_cluster.allocator.allocator_settings import A
 from trainscout.simulators.virtual_cluster.traces.codec import MOST_RANKS
 
 from . import native
+from .programs import set_environment
 from .recorder import Recorder
 from .sink import Sink
 from .stream_order import StreamOrder
-
-MASTER_PORT = "29500"
 
 
 class VirtualRank:
@@ -110,7 +109,7 @@ def emulate(
     from .host_tensors import install_checkpoints, install_host_tensors
     from .memory import DeviceMemory
     from .rank_state import Numbers, RankState
-    from .script_processes import install_spawn, install_threads
+    from .script_processes import install_spawn, install_threads, launch_patches
     from .training_loop import install_foreach, install_loaders, install_phases
     from .values import Values
     from .vendor import refuse
@@ -166,7 +165,9 @@ def emulate(
     install_threads(state)
     install_loaders(state.recorder)
     install_spawn(state)
-    install_framework_patches({**triton_patches(state), **checkpoint_patches(state)})
+    install_framework_patches(
+        {**triton_patches(state), **checkpoint_patches(state), **launch_patches(state)}
+    )
     registration = register_kernels(state)
     mode = DeviceMode(state)
     mode.__enter__()
@@ -200,23 +201,3 @@ def check_ranks(world_size: int, rank: int, local_world_size: int) -> None:
         raise InputError("--rank", rank, "is not in the world", f"0..{world_size - 1}")
     if local_world_size < 1:
         raise InputError("--local-world-size", local_world_size, "is no number of ranks", ">= 1")
-
-
-def set_environment(world_size: int, rank: int, local_world_size: int) -> None:
-    """The variables torchrun gives a rank."""
-    os.environ.update(
-        RANK=str(rank),
-        WORLD_SIZE=str(world_size),
-        LOCAL_RANK=str(rank % local_world_size),
-        LOCAL_WORLD_SIZE=str(local_world_size),
-        GROUP_RANK=str(rank // local_world_size),
-        GROUP_WORLD_SIZE=str(-(-world_size // local_world_size)),
-        ROLE_RANK=str(rank),
-        ROLE_WORLD_SIZE=str(world_size),
-        ROLE_NAME="default",
-        MASTER_ADDR="localhost",
-        MASTER_PORT=MASTER_PORT,
-        TORCHELASTIC_RESTART_COUNT="0",
-        TORCHELASTIC_MAX_RESTARTS="0",
-        TORCHELASTIC_RUN_ID="emulated",
-    )

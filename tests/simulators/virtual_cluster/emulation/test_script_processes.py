@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate
-from trainscout.simulators.virtual_cluster.traces.events import Begin
+from trainscout.simulators.virtual_cluster.traces.events import Begin, Phase
 
 pytest.importorskip("torch")
 
@@ -155,3 +155,72 @@ def test_a_worker_that_shares_the_model_is_traced(tmp_path: Path) -> None:
     # What is written for TorchScript is compiled, with the defaults that Python has.
     fused = [each for each in run.trace.events if isinstance(each, Begin)]
     assert [each.name for each in fused][::2] == 2 * ["Model.forward"]
+
+
+TRAINING = """
+import os, torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(3):
+    model(torch.ones(4, 8, device="cuda")).sum().backward()
+    optimizer.step()
+print("trained as", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
+"""
+STARTED_BY = {
+    # What a script sees of the node, a launcher, and what cannot run once training has ended.
+    "train.sh": """
+devices=$(python -c "import torch; print(torch.cuda.device_count())")
+torchrun --nproc_per_node $devices training.py || exit 7
+python training.py
+srun -N 4 --mpi none python -c "import torch; print('evaluated')"
+cat no_such_checkpoint
+""",
+    "replaced.py": """
+import os, sys
+os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", "training.py"])
+""",
+    "one_by_one.py": """
+import os, subprocess, sys
+places = [dict(os.environ, PYTHONPATH="", LOCAL_RANK=str(rank)) for rank in range(8)]
+ranks = [subprocess.Popen(["python", "training.py"], env=each) for each in places]
+assert [each.wait() for each in ranks] == 8 * [0]
+""",
+    "function.py": """
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+elastic_launch(LaunchConfig(1, 1, 8), lambda text: exec(text))(open("training.py").read())
+""",
+}
+
+
+@pytest.mark.parametrize("name", STARTED_BY)
+def test_training_is_traced_whatever_starts_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "training.py").write_text(TRAINING)
+    (tmp_path / name).write_text(STARTED_BY[name])
+    options = ("--world-size", "16", "--rank", "3", "--steps", "2")
+    run = emulate(tmp_path, str(tmp_path / name), *options, check=True)
+    assert run.code == 0, run.output
+    assert (run.trace.header.rank, run.trace.header.world_size) == (3, 16)
+    steps = {each.step for each in run.trace.events if isinstance(each, Phase)}
+    assert steps == {0, 1}
+    assert not run.output.count("evaluated")
+    # An end before its time leaves nothing half-written.
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [name, "training.py", f"{Path(name).stem}.trace.gz"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("exit(9)", 1), ("import torch.distributed.rpc as rpc; rpc.init_rpc('a')", 3)],
+)
+def test_a_program_that_fails_fails_the_run(
+    line: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "failing.py").write_text(f"import torch\n{line}")
+    (tmp_path / "train.sh").write_text("python failing.py\n")
+    run = emulate(tmp_path, str(tmp_path / "train.sh"), "--world-size", "8", check=True)
+    assert run.code == code, run.output

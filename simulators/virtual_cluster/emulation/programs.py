@@ -1,0 +1,172 @@
+"""Programs that a script starts, launchers and shell scripts among them: the first that trains is
+the traced rank, its trace that of the run.
+
+Python programs begin with ``startup/sitecustomize.py``. One that imports torch starts anew as a
+rank's process; those of other ranks, and all after the first that trained, end at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainscout.simulators.predictor.io.command_line import FAILURE, OK
+from trainscout.simulators.predictor.io.own_process import end_with_parent
+
+from .vendor import PACKAGES
+
+MASTER_PORT = "29500"
+_SETTINGS = "TRAINSCOUT_PROGRAMS"
+_STARTERS = "starters"
+_STARTUP = str(Path(__file__).with_name("startup"))
+_BIN = str(Path(sys.executable).parent)
+_PYTHON = """#!/bin/sh
+PYTHONPATH='{startup}':"$PYTHONPATH" exec '{bin}'/"${{0##*/}}" "$@"
+"""
+# Whatever stands before the program are options.
+_RANKS = """#!/bin/sh
+while [ $# -gt 1 ] && ! command -v -- "$1" >/dev/null; do shift; done
+export SLURM_PROCID=$RANK SLURM_LOCALID=$LOCAL_RANK SLURM_NTASKS=$WORLD_SIZE
+export OMPI_COMM_WORLD_RANK=$RANK OMPI_COMM_WORLD_LOCAL_RANK=$LOCAL_RANK
+export OMPI_COMM_WORLD_SIZE=$WORLD_SIZE
+exec "$@"
+"""
+
+
+def find_program(name: str) -> str | None:
+    """The file that a command's first word is, or names, as where this Python is activated."""
+    if Path(name).is_file():
+        return name
+    return shutil.which(name, path=os.pathsep.join((_BIN, os.environ.get("PATH", ""))))
+
+
+def is_python(file: str) -> bool:
+    """Whether Python runs a file: nothing that the system runs, or says so itself."""
+    with open(file, "rb") as opened:
+        head = opened.read(200)
+    if head.startswith(b"#!"):
+        # A long path stands in the second line, after a shell's.
+        return b"python" in b"".join(head.splitlines()[:2])
+    return not head.startswith(b"\x7fELF") and not file.endswith((".sh", ".bash", ".slurm"))
+
+
+def run_main(words: Sequence[str]) -> None:
+    """Run a script, ``-m`` and a module, ``-c`` and code, or a program, as the main one.
+
+    Raises:
+        SystemExit: when a program has ended; whatever a script raises.
+    """
+    first, *arguments = words
+    if first == "-m":
+        sys.argv = arguments
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv = [first, *arguments[1:]]
+        sys.path.insert(0, "")
+        exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})
+    elif is_python(first):
+        sys.argv = list(words)
+        sys.path.insert(0, str(Path(first).resolve().parent))
+        runpy.run_path(first, run_name="__main__")
+    else:
+        shell = () if os.access(first, os.X_OK) else ("bash",)
+        sys.exit(subprocess.call([*shell, *words], preexec_fn=end_with_parent))
+
+
+def set_environment(world_size: int, rank: int, local_world_size: int) -> None:
+    """The variables torchrun gives a rank."""
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK=str(rank % local_world_size),
+        LOCAL_WORLD_SIZE=str(local_world_size),
+        GROUP_RANK=str(rank // local_world_size),
+        GROUP_WORLD_SIZE=str(-(-world_size // local_world_size)),
+        ROLE_RANK=str(rank),
+        ROLE_WORLD_SIZE=str(world_size),
+        ROLE_NAME="default",
+        MASTER_ADDR="localhost",
+        MASTER_PORT=MASTER_PORT,
+        TORCHELASTIC_RESTART_COUNT="0",
+        TORCHELASTIC_MAX_RESTARTS="0",
+        TORCHELASTIC_RUN_ID="emulated",
+    )
+
+
+class Programs:
+    """Which process a rank's trace is of: a file says that one has trained, and its exit code.
+
+    ``claim``: that file, beside what ``make_starters`` made; None: as another process has it.
+    ``command``: what such a process is started with, after the interpreter's name. ``child``:
+    whether this is one.
+    """
+
+    def __init__(
+        self, claim: Path | None, command: Sequence[str], local_rank: int, *, child: bool
+    ) -> None:
+        self._child = child
+        self._claim = claim or Path(json.loads(os.environ[_SETTINGS])["claim"])
+        settings = {
+            "command": list(command),
+            "packages": ["torch", *PACKAGES],
+            "claim": str(self._claim),
+            "local_rank": str(local_rank),
+            "pid": None if child else os.getpid(),
+        }
+        os.environ[_SETTINGS] = json.dumps(settings)
+        _put_first("PYTHONPATH", _STARTUP)
+        _put_first("PATH", str(self._claim.parent / _STARTERS))
+
+    def have_trace(self, trained: bool) -> bool:
+        """Whether the rank's trace is that of this process, which has ``trained``."""
+        if not self._child or not trained:
+            return not self._child and (trained or not self._claim.exists())
+        try:
+            self._claim.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def ended(self, code: int) -> int:
+        """The process whose trace it is has ended with ``code``."""
+        if self._child:
+            self._claim.write_text(str(code))
+        return code
+
+    def ended_elsewhere(self, code: int, *, enough: bool) -> int:
+        """The exit code of a process without a trace, whose script's is ``code``: that of the one
+        which trained and, if nothing ended that after ``enough`` steps, of what came after it."""
+        if self._child:
+            return code
+        trained = int(self._claim.read_text() or FAILURE)
+        return trained or (OK if enough else code)
+
+
+def make_starters(folder: Path) -> None:
+    """Make what scripts are to find before all else: this Python's own programs, though they set
+    PYTHONPATH, and what would start ranks on other machines."""
+    starters = folder / _STARTERS
+    starters.mkdir()
+    python, ranks = folder / "python", folder / "ranks"
+    python.write_text(_PYTHON.format(startup=_STARTUP, bin=_BIN))
+    ranks.write_text(_RANKS)
+    made = dict.fromkeys(("srun", "mpirun", "mpiexec"), ranks)
+    for name in os.listdir(_BIN):
+        if os.access(os.path.join(_BIN, name), os.X_OK):
+            made.setdefault(name, python)
+    for name, starter in made.items():
+        starter.chmod(0o755)
+        (starters / name).symlink_to(starter)
+
+
+def _put_first(variable: str, folder: str) -> None:
+    folders = os.environ.get(variable, "").split(os.pathsep)
+    if folder not in folders:
+        os.environ[variable] = os.pathsep.join(filter(None, (folder, *folders)))

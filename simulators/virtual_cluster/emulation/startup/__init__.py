@@ -1,0 +1,1 @@
+"""What Python programs that a script starts begin with."""
