@@ -216,15 +216,14 @@ def net_prior(key: str) -> dict[str, float]:
     stream = _PROTOCOL_STREAM[protocol]
     hop = tuning_tables.hop_latency_us(version, algorithm, protocol).net
     terms = {"net_start": 10.0, "net_hop": hop, "net_stream": stream}
-    if (algorithm, protocol) in IN_SWITCHES:
+    if (algorithm, protocol) in IN_SWITCHES or algorithm in ("tree", "nvls_tree"):
         terms["net_fill"] = stream
-    if algorithm in ("tree", "nvls_tree"):
-        terms["net_fill"] = stream
-        terms["net_second"] = stream
     if algorithm in ("tree", "ring"):
         # LL needs no handshake of its own; short messages may not show one for long ones.
         terms["net_message"] = 0.3 if protocol == "ll" else 5.0
         terms["net_inner"] = 1.0
+    if algorithm == "tree":
+        terms["net_second"] = stream
     return terms
 
 

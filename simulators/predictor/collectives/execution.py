@@ -281,19 +281,18 @@ def _tree_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> T
 
 
 def _nvls_tree_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
-    nodes, levels = wiring.nodes, _levels(wiring.nodes)
+    """As fast as the slower of the NICs and of what NVLS reaches inside a node."""
+    crossings, levels = _crossings(wiring.nodes), _levels(wiring.nodes)
     inside = _nvls_terms(kind, size_bytes, option, wiring)
     rounds = rounds_of(kind, size_bytes, option, wiring)
     round_bytes = rounds.chunk_bytes * rounds.channels * _heads(wiring.graphs)
-    crossing_us = size_bytes / (1e3 * wiring.nics_gbs)
-    chunk_us = max(inside["fill"], _crossings(nodes) * round_bytes / (1e3 * wiring.nics_gbs))
-    bound = max(crossing_us, inside["stream"])
+    chunk_us = max(inside["fill"], crossings * round_bytes / (1e3 * wiring.nics_gbs))
     return {
         "net_start": 1.0,
         "net_hop": 2.0 * levels,
         "net_fill": 2.0 * levels * chunk_us,
-        "net_stream": bound,
-        "net_second": max(0.0, _crossings(nodes) * crossing_us - bound),
+        "net_stream": crossings * size_bytes / (1e3 * wiring.nics_gbs),
+        "net_inside": inside["stream"],
     }
 
 

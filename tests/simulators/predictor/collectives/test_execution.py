@@ -110,6 +110,17 @@ def test_nics_carry_a_tree_twice_on_more_than_two_nodes() -> None:
     assert [each["net_second"] for each in terms] == pytest.approx([0.0, GIB / 50e3])
 
 
+def test_a_tree_over_nvls_is_as_fast_as_the_slower_of_nics_and_switches() -> None:
+    taken = {}
+    for gpu in (m.H100, m.B200):
+        wiring = wiring_of(group(8, 2), gpu, cluster(2, 8, 8, 400))
+        terms = execution.net_terms("all_reduce", GIB, find("nvls_tree", wiring), wiring)
+        assert terms["net_stream"] == pytest.approx(GIB / 400e3)
+        taken[gpu.name] = execution.with_inner_hops(terms, {"stream": 1.0})["net_stream"]
+    assert taken[m.H100.name] > 1.1 * GIB / 400e3
+    assert taken[m.B200.name] == pytest.approx(GIB / 400e3)
+
+
 def find(algorithm: str, wiring: Wiring) -> Option:
     return next(o for o in options_of("all_reduce", wiring) if o.algorithm == algorithm)
 
