@@ -26,13 +26,23 @@ _TEST = re.compile(r"\b(\w+)_perf(?:_mpi)?\b")
 _FILE = re.compile(r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)", re.IGNORECASE)
 # As nccl-tests names its programs; what else it times has no place in a training step's curve.
 _KINDS = {"alltoall": "all_to_all"} | {kind: kind for kind in MEASURED_KINDS}
-_HEAD = re.compile(r"#\s*nThread\s+\d+\s+nGpus")
+_HEAD = re.compile(r"#\s*nThread\s+\d+\s+nGpus\s+(\d+)")
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s+.*?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+")
 # Launchers put the rank before a line (Open MPI's [1,0]<stdout>:, srun's 0:), containers a time.
 _ROW = re.compile(r"(?:^|[\s:>])(\d+)\s+\d+\s+(?:u?int\d+|half|float|double|bfloat16|f8e\w+)\s")
 # Time, algorithm and bus bandwidth and wrong values, out of place and then in place.
 _FIGURES = 8
 _MOST_BYTES = 64 << 20
+# One thread that drives several GPUs (-g) launches on one after another, and calls take that at
+# least: 4.2 us a GPU on five to eight A100 (NVIDIA/nccl-tests issue 123). Training has a process
+# for each, so calls must take so many times as long to say something of it.
+_LAUNCH_US = 4.2
+BEYOND_LAUNCHES = 1.5
+
+
+def launches_us(gpus: int) -> float:
+    """What one thread takes to launch a call on its GPUs; 0 on one, whose calls queue."""
+    return _LAUNCH_US * gpus if gpus > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -97,10 +107,11 @@ def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], 
     test = _named_file(path.stem) or _named(path.stem)
     hosts: dict[int, str] = {}
     unknown: set[str] = set()
-    done = False
+    done, driven = False, 1
+    launched: list[int] = []
     for number, line in _lines(path):
-        if _HEAD.search(line) and done:
-            hosts, done = {}, False
+        if head := _HEAD.search(line):
+            hosts, done, driven = {} if done else hosts, False, int(head[1])
         if name := _named(line):
             test = name
         if rank := _RANK.search(line):
@@ -128,8 +139,16 @@ def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], 
         # Until 2021 there stood the largest difference, which rounding makes, instead of a number.
         if (_number(figures[3]) or 0) >= 1:
             left.append(f"{path.name}, line {number}: wrong results, left out")
+        elif size and (_number(figures[0]) or 0) < BEYOND_LAUNCHES * launches_us(driven):
+            launched.append(number)
         elif size and bus:
             timed.append(Timed(_KINDS[test], over, len(hosts), size, bus, number))
+    if launched:
+        where = f"{path.name}, lines {launched[0]} to {launched[-1]}"
+        left.append(
+            f"{where}: {len(launched)} sizes take little longer than one thread takes to launch "
+            "on its GPUs (-g), left out: a process for each (mpirun, -g 1) tells of short calls"
+        )
     left += [f"{path.name}: {name}_perf has no place in a curve, left out" for name in unknown]
     if not timed:
         why = f" ({left[0]})" if left else ""

@@ -133,3 +133,15 @@ def test_an_uneven_job_and_a_text_of_something_else_are_refused(tmp_path):
     path.write_text("nothing\n")
     with pytest.raises(InputError, match="no row of nccl-tests"):
         read_nccl_tests(path)
+
+
+def test_what_one_thread_takes_to_launch_is_no_call(tmp_path):
+    # Calls on eight GPUs that one thread drives take 34 us, whatever they send.
+    path = tmp_path / "out.txt"
+    text = output(nodes=1).replace("   180.0 ", "    43.8 ")
+    path.write_text(text)
+    assert [each.bytes for each in read_nccl_tests(path)[0]] == [2**24, 2**30]
+    path.write_text(text.replace("nGpus 1", "nGpus 8"))
+    timed, left = read_nccl_tests(path)
+    assert [each.bytes for each in timed] == [2**30]
+    assert "1 sizes take little longer than one thread takes to launch on its GPUs" in left[0]
