@@ -304,15 +304,15 @@ def main(arguments: Sequence[str]) -> int:
         "trainscout collectives fit results.csv       # shows what --output writes\n"
         "trainscout collectives fit results.csv --output conf/transport",
     )
-    parser.add_argument("results", type=Path, help="CSV of nccl-tests rows")
+    parser.add_argument("results", type=Path, nargs="+", help="CSVs of nccl-tests rows")
     parser.add_argument("--output", type=Path, help="folder of transports to write; default: show")
     parser.add_argument("--errors", type=Path, help="file to write the averaged errors to")
     options = parser.parse_args(arguments)
     if options.output is not None:
         for name in TRANSPORTS:
-            check_output("--output", options.output / f"{name}.yaml", [options.results])
-    check_output("--errors", options.errors, [options.results])
-    measurements, _ = read_table(options.results)
+            check_output("--output", options.output / f"{name}.yaml", options.results)
+    check_output("--errors", options.errors, options.results)
+    measurements = [each for path in options.results for each in read_table(path)[0]]
     check_rows(measurements)
     command = _command(options)
     fitted, errors = documents(measurements, command), averages(measurements)
@@ -327,7 +327,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(options: argparse.Namespace) -> str:
     # Where a table lies says nothing to a reader; its name does.
-    words = ["trainscout", "collectives", "fit", options.results.name]
+    names = [path.name for path in options.results]
+    words = ["trainscout", "collectives", "fit", *names]
     for option, path in (("--output", options.output), ("--errors", options.errors)):
         words += [] if path is None else [option, str(path)]
     return shlex.join(words)

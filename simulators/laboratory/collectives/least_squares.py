@@ -33,6 +33,7 @@ from trainscout.simulators.predictor.collectives.transport import (
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
 from .measurements import Measurement, size_band
+from .nccl_tests import BEYOND_LAUNCHES, launches_us
 
 # Weight of the prior on one coefficient, as a share of one measurement that misses by 100 %.
 PRIOR_WEIGHT = 0.003
@@ -76,6 +77,7 @@ class Row:
     """One measurement with the terms that explain it; ``net_key`` is empty on one node.
 
     ``usable`` says whether coefficients may be fitted to it; every row counts in the errors.
+    ``least_us`` is what its launches take.
     """
 
     cluster_id: str
@@ -88,6 +90,7 @@ class Row:
     net_key: Key | None
     net_terms: execution.Terms
     time_us: float
+    least_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def predict_us(result: Fit, row: Row) -> float:
     if row.net_key is not None:
         net_terms = execution.with_inner_hops(row.net_terms, result.terms[row.node_key])
         time_us += weigh(net_terms, result.terms[row.net_key])
-    return time_us
+    return max(time_us, row.least_us)
 
 
 def row_of(measurement: Measurement, usable: bool = True) -> Row:
@@ -143,7 +146,15 @@ def row_of(measurement: Measurement, usable: bool = True) -> Row:
         net_key=net_key,
         net_terms=net,
         time_us=measurement.seconds * 1e6,
+        least_us=_least_us(measurement),
     )
+
+
+def _least_us(measurement: Measurement) -> float:
+    """What the launches of one thread on all GPUs of a node take; 0 where each GPU has its own."""
+    limits = {**split()["train"], **split()["validation"]}.get(measurement.cluster_id, {})
+    together = measurement.nodes <= limits.get("one_thread_nodes", 0)
+    return launches_us(measurement.communicator.ranks_per_node) if together else 0.0
 
 
 @functools.cache
@@ -172,6 +183,7 @@ def calls_of(measurements: Iterable[Measurement], clusters: Collection[str]) -> 
 def _usable(measurement: Measurement, limits: Mapping[str, Any]) -> bool:
     """Whether a row is inside what ``machines.yaml`` lets be fitted of its cluster."""
     size, nodes = measurement.size_bytes, measurement.cluster.num_nodes
+    release = tuning_tables.parse_version(measurement.cluster.nccl_version)[:2]
     several = measurement.communicator.ranks_per_node > 2
     most_bytes = min(
         limits.get("most_bytes_between_nodes", math.inf) if nodes > 1 else math.inf,
@@ -179,8 +191,10 @@ def _usable(measurement: Measurement, limits: Mapping[str, Any]) -> bool:
     )
     return (
         limits.get("source", "") in measurement.source
-        and limits.get("least_bytes", 0) <= size <= most_bytes
+        and size <= most_bytes
+        and release >= tuning_tables.OLDEST
         and nodes <= limits.get("most_nodes", math.inf)
+        and measurement.seconds * 1e6 >= BEYOND_LAUNCHES * _least_us(measurement)
     )
 
 

@@ -171,6 +171,28 @@ def test_beyond_pairs_only_short_calls_of_some_machines_are_fitted_to() -> None:
         assert fit._usable(describe("", row(**told)), limits) is usable
 
 
+def test_releases_whose_rules_nobody_knows_are_not_fitted_to() -> None:
+    for version, usable in (("2.9.9", False), ("2.10.3", True)):
+        call = describe("", row(**MEASURED["efa"], nccl_version=version))
+        assert fit._usable(call, {}) is usable
+
+
+def test_launches_of_one_thread_are_counted_and_not_fitted_to() -> None:
+    # One thread drove all GPUs where that cluster ran on one node, a process each on several.
+    cluster = {"notes": "cluster=azure_nda100v4_aisimu", "bytes": "8192", "gpu": "A100"}
+    for nodes, time_us, least_us, usable in (
+        ("1", "45", 33.6, False),
+        ("1", "55", 33.6, True),
+        ("2", "45", 0.0, True),
+    ):
+        gpus = str(8 * int(nodes))
+        call = describe("", row(**cluster, num_gpus=gpus, num_nodes=nodes, time_us=time_us))
+        found = fit.row_of(call)
+        assert found.least_us == pytest.approx(least_us)
+        assert fit.predict_us(fit.fit([]), found) >= least_us
+        assert fit._usable(call, {}) is usable
+
+
 @pytest.mark.parametrize(
     ("counts", "stated"),
     [
