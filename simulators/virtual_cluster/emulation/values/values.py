@@ -283,7 +283,7 @@ def _host_data(tensor: torch.Tensor) -> Known | None:
     if tensor.numel() > EXACT_ELEMENTS and bool((tensor == first).all()):
         return Known(first, Grade.EXACT)
     numbers = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    if numbers and tensor.numel() > EXACT_ELEMENTS and not (_rises(tensor) or _is_listed(tensor)):
+    if numbers and tensor.numel() > EXACT_ELEMENTS and not (_rises(tensor) or _repeats(tensor)):
         return None
     return Known(tensor, Grade.EXACT)
 
@@ -295,15 +295,20 @@ def _rises(tensor: torch.Tensor) -> bool:
     return bool((tensor[1:] > tensor[:-1]).all())
 
 
-def _is_listed(tensor: torch.Tensor) -> bool:
+def _repeats(tensor: torch.Tensor) -> bool:
     """Whether these are whole numbers all the same, as of a mask, or have a column of them, as
-    boxes have that say their image or class. Most do not, by the first rows."""
+    boxes have that say their image or class; or a few numbers again and again, as the noise level
+    of a token is that of its image. Most are not, by the first rows."""
     if tensor.is_complex():
         return False
+    flat = tensor.reshape(-1)
     rows = tensor.reshape(-1, tensor.shape[-1] if tensor.dim() > 1 else 1)
     # Some types cannot be rounded as they are.
-    parts = (each.float() for each in (rows[:EXACT_ELEMENTS], rows))
-    return all(bool((part == part.round()).all(0).any()) for part in parts)
+    whole = (each.float() for each in (rows[:EXACT_ELEMENTS], rows))
+    few = (each.float() for each in (flat[: 4 * EXACT_ELEMENTS], flat))
+    return all(bool((part == part.round()).all(0).any()) for part in whole) or all(
+        len(torch.unique(part)) <= EXACT_ELEMENTS for part in few
+    )
 
 
 def _is_number(result: Any) -> bool:

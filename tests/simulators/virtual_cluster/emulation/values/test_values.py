@@ -253,6 +253,17 @@ def test_tables_with_a_column_of_whole_numbers_are_followed() -> None:
         assert rank.grade(rank.enter(torch.rand(48, 6)).sum()) == "invented"
 
 
+def test_a_few_numbers_again_and_again_are_followed() -> None:
+    rank = FakeRank()
+    levels = torch.rand(60).repeat_interleave(100)
+    levels[1000:2500] = -torch.inf
+    with rank:
+        noised = rank.enter(levels).sigmoid() > 0
+        assert rank.unknown(6000, 4)[noised].shape == (4500, 4)
+        assert rank.grade(noised.sum()) == "exact"
+        assert rank.grade(rank.enter(torch.rand(6000)).sum()) == "invented"
+
+
 def test_a_mask_nobody_knows_sums_to_what_it_selects() -> None:
     rank, thirds, halves = FakeRank(), torch.arange(300) % 3 == 0, torch.arange(300) % 2 == 0
     with rank:
