@@ -168,6 +168,9 @@ def main(arguments: Sequence[str]) -> int:
     failed = _run(args, options)
     if not failed and not args.no_check and len(options) > 1:
         failed = _check_together([one.trace for one in options], args.strict)
+    if not failed:
+        folder = options[0].trace.parent
+        print(f"run: step time: trainscout trace replay {folder} --cluster NAME", file=sys.stderr)
     if failed or args.profile is None:
         return failed
     return _time_kernels([one.trace for one in options], args.profile)
