@@ -295,7 +295,7 @@ def trace_rank(
     """
     began_s, cpu_s = time.perf_counter(), time.process_time()
     writer = TraceWriter(options.trace, options.header())
-    watch(options.rank)
+    watch(options.rank, virtual.state.recorder)
     atexit.register(_end_processes, virtual.state.recorder)
     read = before.watch()
     try:

@@ -101,17 +101,13 @@ def show_summary(
     }
     for name, text in rows.items():
         table.add_row(name, text)
+    # What a script prints last is often a bar of progress, whose line is not ended.
+    console.print()
     console.print(table)
     if recorder.inventions:
         console.print("invented (nobody knows them without computing; do not read results):")
-        for (operation, site), (count, value, hint) in sorted(
-            recorder.inventions.items(), key=lambda item: -item[1][0]
-        )[:12]:
-            where = recorder.sites.text(site)
-            more = f"; {hint}" if hint else ""
-            console.print(
-                f"  {count} x {operation} = {str(value)[:40]} at {where}{more}", soft_wrap=True
-            )
+        for line in _invented(recorder, 12):
+            console.print(f"  {line}", soft_wrap=True)
     shown = {finding.invariant for finding in findings}
     for kind, message, where in recorder.violation_texts[:12]:
         if kind not in shown:
@@ -127,6 +123,16 @@ def show_summary(
             console.print(f"the data loader at {where} gave no batch: {made_of}", soft_wrap=True)
 
 
+def _invented(recorder: Recorder, most: int) -> list[str]:
+    """The places where values were read most often that nobody knows, with the last of them."""
+    reads = sorted(recorder.inventions.items(), key=lambda item: -item[1][0])[:most]
+    return [
+        f"{count} x {operation} = {str(value)[:40]} at {recorder.sites.text(site)}"
+        + (f"; {hint}" if hint else "")
+        for (operation, site), (count, value, hint) in reads
+    ]
+
+
 # A watchdog that says where a rank waits: on its own it would wait for ever without a word.
 
 WAIT_S = 60.0
@@ -134,8 +140,9 @@ WAIT_S = 60.0
 _IDLE_SHARE = 0.01
 
 
-def watch(rank: int, wait_s: float = WAIT_S) -> Callable[[], None]:
-    """From now on, print where the main thread stands whenever it has waited for ``wait_s``.
+def watch(rank: int, recorder: Recorder, wait_s: float = WAIT_S) -> Callable[[], None]:
+    """From now on, print where the main thread stands whenever it has waited for ``wait_s``, and
+    what it read of values that nobody knows when a step has taken as much of its processor.
 
     Returns:
         What ends that.
@@ -144,15 +151,25 @@ def watch(rank: int, wait_s: float = WAIT_S) -> Callable[[], None]:
     main = threading.main_thread().ident
     assert main is not None
     # No ``threading.Thread``: those of the script's process use the emulated device.
-    _thread.start_new_thread(_watch, (rank, wait_s, main, ended))
+    _thread.start_new_thread(_watch, (rank, recorder, wait_s, main, ended))
     return lambda: ended.append(True)
 
 
-def _watch(rank: int, wait_s: float, main: int, ended: list[bool]) -> None:
+def _watch(rank: int, recorder: Recorder, wait_s: float, main: int, ended: list[bool]) -> None:
     since_s, cpu_s = _monotonic(), time.process_time()
+    step, began_s, patience_s = 0, cpu_s, wait_s
     while not ended:
         _sleep(wait_s / 12)
         now_s, now_cpu_s = _monotonic(), time.process_time()
+        if recorder.finished_steps != step:
+            step, began_s, patience_s = recorder.finished_steps, now_cpu_s, wait_s
+        elif now_cpu_s - began_s > patience_s and (most := _invented(recorder, 4)):
+            sys.stderr.write(
+                f"rank {rank} has worked for {now_cpu_s - began_s:.0f} CPU s on step {step}. "
+                "A loop that waits for data may not end; read most often of what nobody knows:\n"
+                + "".join(f"  {line}\n" for line in most)
+            )
+            patience_s *= 2
         if now_cpu_s - cpu_s > _IDLE_SHARE * wait_s:
             since_s, cpu_s = now_s, now_cpu_s
         elif now_s - since_s >= wait_s:
