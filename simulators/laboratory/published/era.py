@@ -97,14 +97,14 @@ def _version(facts: Mapping[str, str]) -> float | None:
     readers: tuple[tuple[str, Callable[[str], float | None]], ...] = (
         ("mlperf_round", _RELEASES["mlperf"].get),
         ("month", _date),
-        ("container", _container),
+        ("container", lambda text: _month(2000 + int(text.split(".")[0]), _minor(text))),
         # Core 0.8 came out in July 2024, a release about every two months around it.
         ("core", lambda minor: 2024.5 + (int(minor) - 8) / 6),
         ("torch", lambda text: torch.get("1" if text[0] == "1" else text, torch["latest"])),
         # Transformer Engine 1.0 is of December 2023, 2.0 of February 2025, a minor every month.
-        ("engine", lambda text: {"0": 2023.0, "1": 2023.9, "2": 2025.1}[text[0]] + _minor(text)),
+        ("engine", lambda text: (2023.0, 2023.9, 2025.1)[int(text[0])] + _minor(text) / 12),
         # DeepSpeed 0.6 is of March 2022, a minor about every three and a half months.
-        ("deepspeed_release", lambda text: 2022.2 + (int(text.split(".")[1]) - 6) * 0.29),
+        ("deepspeed_release", lambda text: 2022.2 + (_minor(text) - 6) * 0.29),
         # Transformers 4.12 is of October 2021, 4.36 of December 2023, 5.0 of early 2026.
         ("transformers_release", _transformers_release),
         # Megatron-Bridge 0.1 is of October 2025, a minor about every two months.
@@ -121,17 +121,17 @@ def _version(facts: Mapping[str, str]) -> float | None:
 
 
 def _nemo_release(text: str) -> float:
-    major, minor = text.split(".")
-    return 2021.4 + int(minor) * 0.11 if major == "1" else 2024.8 + int(minor) * 0.2
+    minor = _minor(text)
+    return 2021.4 + minor * 0.11 if text[0] == "1" else 2024.8 + minor * 0.2
 
 
 def _transformers_release(text: str) -> float:
-    major, minor = (int(part) for part in text.split("."))
-    return 2020.75 + 0.089 * minor if major == 4 else 2026.0 + 0.05 * minor
+    minor = _minor(text)
+    return 2020.75 + 0.089 * minor if text[0] == "4" else 2026.0 + 0.05 * minor
 
 
-def _minor(text: str) -> float:
-    return int(text.split(".")[1]) / 12
+def _minor(text: str) -> int:
+    return int(text.split(".")[1])
 
 
 def _month(year: int, month: int) -> float:
@@ -142,8 +142,3 @@ def _date(text: str) -> float:
     if match := re.match(r"(\d{4})-(\d\d)", text):
         return _month(int(match[1]), int(match[2]))
     return _month(int(text[-4:]), _MONTHS.index(text[:3]) + 1)
-
-
-def _container(text: str) -> float:
-    year, month = text.split(".")
-    return _month(2000 + int(year), int(month))

@@ -87,7 +87,8 @@ def about_measured(
                 f"contradictory: a step of {measured.step_time_s:.4g} s, but the printed FLOP/s"
                 f" make it {by_flops_s[1]:.4g} s, as another batch would; the step counts"
             )
-    share = _share_of_peak(job, measured)
+    peak = job.gpu.peak(job.precision) * job.world_size
+    share = step_flops(job).causal / measured.step_time_s / peak
     if share > _MOST_OF_PEAK:
         words.append(f"faster than these GPUs multiply: {share:.0%} of their peak in model FLOPs")
     rate = row.measured_tokens_per_s_per_gpu
@@ -114,12 +115,6 @@ def _by_flops(row: Row, job: Job) -> tuple[str, float] | None:
     if speed is None or counted is None:
         return None
     return counted[0], counted[1] / (speed * job.world_size)
-
-
-def _share_of_peak(job: Job, measured: Measured) -> float:
-    """Model FLOP/s, attention at half, over the GPUs' peak at the job's precision."""
-    peak = job.gpu.peak(job.precision) * job.world_size
-    return step_flops(job).causal / measured.step_time_s / peak
 
 
 def _flops_per_s_per_gpu(row: Row, job: Job) -> float | None:

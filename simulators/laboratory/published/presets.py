@@ -52,7 +52,9 @@ def moe_preset(row: Row, statement: Statement, era: Era) -> MoePreset:
         and not statement.says("tokens", "dropped"),
     )
     named = statement.says("dispatcher") or statement.says("graphs", "no")
-    if is_development(statement) and row.gpu.startswith("GB") and not named:
+    # Megatron-LM's development branch has experts' kernels first.
+    young = statement.label.get("project") == "megatron" and "development" in statement.label
+    if young and row.gpu.startswith("GB") and not named:
         words = "HybridEP and graphs, as commands published for this branch set on NVL72 racks"
         return replace(stated, deepep=True, graphs=True, assumed=(words,))
     told = named or is_library(statement) or "preset" in row.notes.lower()
@@ -87,8 +89,3 @@ def is_library(statement: Statement) -> bool:
     positions, balanced experts (``perf_recipes/_common.py`` against ``recipes/common.py``)."""
     label = statement.label
     return is_bridge(statement) and ("bridge_release" in label or len(label) == 1)
-
-
-def is_development(statement: Statement) -> bool:
-    """Whether the row ran Megatron-LM's development branch, which has experts' kernels first."""
-    return statement.label.get("project") == "megatron" and "development" in statement.label

@@ -25,11 +25,8 @@ from trainscout.simulators.predictor.question.layers import (
     WHOLE,
     AttentionMixer,
     CompressedAttention,
-    DeltaNet,
     Index,
     Layer,
-    Mamba1,
-    Mamba2,
 )
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.tower import Convolution, Tower
@@ -239,10 +236,15 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
             flops[module] = flops.get(module, 0.0) + more
     ssm = None if mixer is None else mixer.mamba2 or mixer.mamba1
     if ssm is not None:
-        flops |= {"mamba": 2.0 * ssm.weights(hidden), "scan": _scan_flops(ssm)}
+        # Seven operations for each element of the state, which one token updates and reads
+        # (Megatron-LM's ``mamba_layer_flops``).
+        flops |= {"mamba": 2.0 * ssm.weights(hidden), "scan": 7.0 * ssm.inner * ssm.state}
     if mixer is not None and mixer.delta is not None:
-        flops["delta"] = 2.0 * mixer.delta.weights(hidden)
-        flops["scan"] = flops.get("scan", 0.0) + _rule_flops(mixer.delta)
+        delta = mixer.delta
+        # What the state holds for the key, the correction, its outer product, and what the query
+        # reads, each a product with the state.
+        rule = 8.0 * delta.v_heads * delta.k_dim * delta.v_dim
+        flops |= {"delta": 2.0 * delta.weights(hidden), "scan": flops.get("scan", 0.0) + rule}
     if mixer is not None and mixer.compressed is not None:
         flops |= _compressed_flops(model, sequence, mixer.compressed)
     if model.laurel_rank is not None:
@@ -290,18 +292,6 @@ def _compressed_flops(model: Model, sequence: int, mixer: CompressedAttention) -
         "index_scores": 2.0 * sequence / mixer.rate * scored,
         "attn_out": 2.0 * mixer.out_weights(hidden, inner),
     }
-
-
-def _scan_flops(ssm: Mamba1 | Mamba2) -> float:
-    """As Megatron-LM counts it (``mamba_layer_flops``): seven operations for each element of the
-    state, which one token updates and reads."""
-    return 7.0 * ssm.inner * ssm.state
-
-
-def _rule_flops(delta: DeltaNet) -> float:
-    """The recurrence written out: what the state holds for the key, the correction, its outer
-    product, and what the query reads, each a product with the state."""
-    return 8.0 * delta.v_heads * delta.k_dim * delta.v_dim
 
 
 def _recomputed_flops(model: Model, sequence: int, layer: Layer, modules: frozenset[str]) -> float:

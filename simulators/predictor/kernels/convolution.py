@@ -68,11 +68,6 @@ def convolution_elements(op: Convolution) -> tuple[int, int, int]:
     )
 
 
-def is_depthwise(op: Convolution) -> bool:
-    """Whether each output channel sees one input channel of several."""
-    return op.groups == op.in_channels > 1
-
-
 def price_convolutions(gpu: Gpu, dtype: str, ops: Sequence[Convolution]) -> tuple[Floats, Floats]:
     """Seconds and DRAM share of convolutions of one precision, each of shape (ops,).
 
@@ -88,7 +83,8 @@ def price_convolutions(gpu: Gpu, dtype: str, ops: Sequence[Convolution]) -> tupl
     gradient = np.array([op.pass_ == "wgrad" for op in ops])
     none, written = np.zeros(len(ops), dtype=bool), np.zeros(len(ops), dtype=np.int64)
     seconds, share, _ = price_gemms(gpu, dtype, sizes, gradient, written, none, dram_bytes=moved)
-    depthwise = np.array([is_depthwise(op) for op in ops])
+    # Each output channel sees one input channel of several.
+    depthwise = np.array([op.groups == op.in_channels > 1 for op in ops])
     if depthwise.any():
         flops = np.array([op.flops for op in ops], dtype=np.float64)
         direct, direct_share = _direct(gpu, flops, moved)

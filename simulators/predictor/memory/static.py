@@ -158,7 +158,8 @@ def static_of(job: Job, stage: Stage) -> Static:
         gradient = 4
     elif zero == 2 and not sums_whole:
         # Under ZeRO 2 a layer's gradient is whole until it is reduced.
-        kept_gradients = min(kept_gradients, here + _largest_unit(stage))
+        largest = max((run.parameters.total for run in stage.runs), default=0)
+        kept_gradients = min(kept_gradients, here + largest)
     buckets, framework = 0, job.framework
     in_ddp = replicated and not zero
     if in_ddp and framework.torch_wrappers:
@@ -230,8 +231,3 @@ def _quantised_copies(job: Job, parameters: LocalParameters) -> int:
     apart = int(_quantised(parameters) * (kept_weight_bytes(job) - parameter_bytes(job)))
     rest = parameters.held.total - parameters.total - _quantised(parameters)
     return apart + rest * (4 - parameter_bytes(job)) * job.fp32_outputs
-
-
-def _largest_unit(stage: Stage) -> int:
-    """Parameters of the largest piece that is reduced at once."""
-    return max((run.parameters.total for run in stage.runs), default=0)

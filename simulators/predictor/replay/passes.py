@@ -83,11 +83,6 @@ def sum_blocks(
     )
 
 
-def _waits_s(blocks: Sequence[tuple[PricedBlock, int]]) -> float:
-    """Waits for the host inside blocks."""
-    return sum(float(block.part_s[PART_INDEX[HOST]]) * count for block, count in blocks)
-
-
 class PassPricer:
     """Prices chunks of one job; equal chunks once."""
 
@@ -120,7 +115,8 @@ class PassPricer:
         price, left_s = sum_blocks(blocks), self.copies_left_s(chunk, direction)
         if left_s == 0:
             return price
-        behind_s = float(price.part_s[PART_INDEX[HOST]]) - _waits_s(blocks)
+        behind_s = float(price.part_s[PART_INDEX[HOST]])
+        behind_s -= sum(float(block.part_s[PART_INDEX[HOST]]) * count for block, count in blocks)
         return sum_blocks(blocks, behind_s + left_s)
 
     def copies_left_s(self, chunk: Chunk, direction: int) -> float:

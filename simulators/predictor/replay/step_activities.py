@@ -136,7 +136,8 @@ class _Build:
             after,
             tuple(self.messages),
         )
-        return StepActivities(made, tuple(self.communicator), self._pass_ends())
+        pass_ends = np.stack([self.last[tasks].T for tasks in self.program.structure.pass_end])
+        return StepActivities(made, tuple(self.communicator), pass_ends)
 
     def add(self, seconds: float, message: int = WORK, communicator: str = "") -> int:
         self.seconds.append(seconds)
@@ -416,7 +417,3 @@ class _Build:
 
     def _then(self, one: int, other: int) -> None:
         self.edges += zip(self.last[one].tolist(), self.first[other].tolist(), strict=True)
-
-    def _pass_ends(self) -> Ints:
-        """The activity that ends each pass, shape (stages, lanes, passes)."""
-        return np.stack([self.last[tasks].T for tasks in self.program.structure.pass_end])

@@ -6,7 +6,7 @@ bytes of the chunked algorithm (arXiv 2412.06464, section 3.3; ``fla.ops.gated_d
 
 from __future__ import annotations
 
-from operator import mul
+from collections.abc import Sequence
 
 from trainscout.simulators.predictor.question.layers import DeltaNet
 
@@ -159,23 +159,19 @@ def _written_rule(shard: Shard, delta: DeltaNet) -> Part:
     k, v, loops = delta.k_dim, delta.v_dim, number // shard.batch
     elements = number * length * delta.v_heads // shard.tp
     forward, backward, kept = _WRITTEN[shard.delta_rule]
-    sizes = (k, v, length, length**2, k * v / length)
-    beside = loops * sum(map(mul, _FOR_EACH_CHUNK, sizes))
-
-    def moved(weights: tuple[float, ...], more: float = 0.0) -> int:
-        return round(elements * (sum(map(mul, weights, sizes)) + more))
-
-    def kernels(counts: tuple[int, ...]) -> int:
-        return sum(map(mul, counts, (1, length, loops)))
-
+    counts, sizes = (1, length, loops), (k, v, length, length**2, k * v / length)
     # Python issues each of the forward pass.
-    issued = kernels(forward[0])
-    each = Streaming("delta_rule_fwd", "elementwise", moved(forward[1]) // issued)
-    moved_back, issued_back = moved(backward[1], beside), kernels(backward[0])
+    issued = _total(forward[0], counts)
+    share = elements * _total(forward[1], sizes) // issued
+    moved = elements * (_total(backward[1], sizes) + loops * _total(_FOR_EACH_CHUNK, sizes))
     return Part(
-        (each,) * issued,
-        (Streaming("delta_rule_bwd", "elementwise", moved_back, issued_back),),
-        (Alloc("delta_written", moved(kept)),),
+        (Streaming("delta_rule_fwd", "elementwise", share),) * issued,
+        (Streaming("delta_rule_bwd", "elementwise", moved, _total(backward[0], counts)),),
+        (Alloc("delta_written", elements * _total(kept, sizes)),),
         forward_peak_bytes=4 * elements * (k + v),
         backward_peak_bytes=8 * elements * (k + v),
     )
+
+
+def _total(weights: Sequence[float], of: Sequence[float]) -> int:
+    return round(sum(weight * each for weight, each in zip(weights, of, strict=False)))

@@ -284,7 +284,10 @@ def _mtp_modules(shard: Shard, mode: ChunkMode) -> list[Run]:
     embedding = LocalParameters() if mode.single_stage else embedding_parameters(shard)
     own = shard.of_module("mtp")
     layer = layer_blocks(own, kind, mode.recompute, mode.modules)
-    projection = mtp_projection_parameters(shard).as_trained(shard)
+    hidden = model.hidden_size
+    # Two norms, and the projection of both.
+    started = 2 * norm_parameters(shard, hidden) + 2 * hidden * hidden // shard.tp
+    projection = LocalParameters(started).as_trained(shard)
     head = head_parameters(shard, owns_weight=False).as_trained(shard)
     module = [
         Run(*mtp_projection_blocks(own), 1, projection),
@@ -326,12 +329,6 @@ def mtp_projection_blocks(shard: Shard) -> tuple[Block, Block]:
     )
     norms = [hidden_norm(shard, name, 0) for name in ("hidden", "embedding")]
     return compose("mtp_projection", [*norms, projection])
-
-
-def mtp_projection_parameters(shard: Shard) -> LocalParameters:
-    """The two norms and the projection that start a module."""
-    hidden = shard.model.hidden_size
-    return LocalParameters(2 * norm_parameters(shard, hidden) + 2 * hidden * hidden // shard.tp)
 
 
 @functools.lru_cache(maxsize=4096)

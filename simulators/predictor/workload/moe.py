@@ -356,8 +356,11 @@ def _mask_bytes(shard: Shard) -> int:
 def _exchanged_once(shard: Shard, sent: int, exchange: str, move: str) -> list[Op]:
     """Tokens sent once to each GPU that hosts an expert of theirs, and put in order; beside those
     copies, every token is read or written once on its own GPU."""
-    traffic = _sent_once(shard)
-    stored, moved = traffic + _token_bytes(shard), _received_once(shard) + busiest(shard, sent)
+    # Inside an NVLink domain a copy is passed on while others arrive (DeepEP): the network between
+    # domains decides.
+    traffic = _sent_once(shard, shard.ep_domains if shard.ep_domains > 1 else shard.ep)
+    moved = _sent_once(shard, shard.ep) + busiest(shard, sent)
+    stored = traffic + _token_bytes(shard)
     return [
         Collective(exchange, "all_to_all", traffic, "ep", shard.dtype, stored_bytes=stored),
         Streaming(move, _mover(shard), moved, launches=2),
@@ -402,18 +405,8 @@ def _reached(destinations: int, shard: Shard) -> float:
     return destinations * (1 - (1 - 1 / destinations) ** top_k)
 
 
-def _received_once(shard: Shard) -> int:
-    """Bytes of the tokens a GPU receives when each comes once, whatever its experts there."""
-    return busiest(shard, round(_token_bytes(shard) * _reached(shard.ep, shard)))
-
-
-def _sent_once(shard: Shard) -> int:
-    """Bytes a GPU sends when a token goes once to each NVLink domain (inside one: to each GPU).
-
-    Inside a domain a copy is passed on over NVLink while others arrive (DeepEP), so the network
-    between domains decides.
-    """
-    destinations = shard.ep_domains if shard.ep_domains > 1 else shard.ep
+def _sent_once(shard: Shard, destinations: int) -> int:
+    """Bytes of tokens that go (or come) once to each destination hosting an expert of theirs."""
     return busiest(shard, round(_token_bytes(shard) * _reached(destinations, shard)))
 
 

@@ -13,7 +13,6 @@ from trainscout.simulators.predictor.question.layers import (
     AttentionMixer,
     CompressedAttention,
     DeltaNet,
-    Index,
     Layer,
     Mamba1,
     Mamba2,
@@ -205,7 +204,9 @@ def _attention(shard: Shard, attention: AttentionMixer) -> int:
     model, h = shard.model, shard.model.hidden_size
     extra = shard.heads if attention.sinks else 0
     if attention.index is not None:
-        extra += index_parameters(shard.model, attention.index)
+        # Whole on every rank: queries (from the latent ones where there are any), one key with its
+        # LayerNorm, a weight for each head.
+        extra += attention.index.weights(model.query_inputs, h) + 2 * attention.index.dim
     output = shard.heads * model.v_head_dim * h + (h if model.linear_bias else 0)
     if model.mla is not None:
         mla = model.mla
@@ -252,12 +253,6 @@ def projected_widths(shard: Shard, attention: AttentionMixer) -> tuple[int, ...]
     """The attention's with this rank's heads."""
     dims = shard.model.qk_head_dim, shard.model.v_head_dim
     return attention.projected_widths(shard.heads, shard.kv_heads, *dims)
-
-
-def index_parameters(model: Model, index: Index) -> int:
-    """Of a sparse attention's indexer, whole on every rank: queries (from the latent ones where
-    there are any), one key with its LayerNorm, a weight for each head."""
-    return index.weights(model.query_inputs, model.hidden_size) + 2 * index.dim
 
 
 def _layer_update(model: Model) -> int:
