@@ -59,7 +59,11 @@ CONF = Path(config_json.__file__).parent
 DEFAULTS = CONF / "transformers_defaults.json"
 # Published configurations name code of their own for what Transformers has under another name.
 _SAME = {"kimi_k2": "deepseek_v3", "minimax_m1": "minimax", "minimax_text_01": "minimax"}
-_SAME |= {"minimax_m3": "minimax_m3_vl_text", "intern_vit_6b": "internvl_vision"}
+_SAME |= {
+    "youtu_llm": "youtu",
+    "minimax_m3": "minimax_m3_vl_text",
+    "intern_vit_6b": "internvl_vision",
+}
 # Types whose default configuration Transformers cannot build: what a published one says.
 _NEEDED: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},

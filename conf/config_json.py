@@ -199,7 +199,8 @@ def _classified(
 def _with_images(content: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
     """A model of text with the towers in front of it."""
     vision, whole, sighted = content.get(_VISION), Config(content, kind), WITH_IMAGES[kind]
-    if sighted.tower is not None and not isinstance(vision, Mapping):
+    alone = sighted.alone and vision is None and content.get(_SOUND) is None
+    if sighted.tower is not None and not isinstance(vision, Mapping) and not alone:
         raise InputError(f"{FILE}: {_VISION}", vision, "is missing", _TOWER)
     sound = content.get(_SOUND)
     if sound is None and sighted.hears:
@@ -234,6 +235,8 @@ def _with_images(content: Mapping[str, Any], name: str, kind: str) -> dict[str, 
         towers.append(Tower(**heard))
         assumed.append(f"{SECONDS} seconds of sound")
     stated = f"a sequence has {' and '.join(assumed)}"
+    if alone:
+        stated = f"the language model alone, as a file without {_VISION} has it"
     simplified = (*fields["simplified"], stated)
     return fields | {"simplified": simplified, "towers": tuple(towers)}
 

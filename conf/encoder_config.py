@@ -90,6 +90,8 @@ class Sighted:
     usual: Mapping[str, Any] = field(default_factory=dict)
     """What Transformers takes for fields that ``text_config`` leaves out, where that is not the
     language model's own default."""
+    alone: bool = False
+    """Where ``vision_config`` is left out, it is its language model alone."""
     compares: int | None = None
     """Texts and images are compared, and so many tokens stand in front of an image's patches."""
     hears: bool = False
@@ -109,6 +111,12 @@ OLDER = {
     "heads": "num_attention_heads",
     "max_image_size": "image_size",
     "patch_temporal": "temporal_patch_size",
+    "vt_hidden_size": "hidden_size",
+    "vt_intermediate_size": "intermediate_size",
+    "vt_num_attention_heads": "num_attention_heads",
+    "vt_num_hidden_layers": "num_hidden_layers",
+    "init_pos_emb_height": "pos_emb_height",
+    "init_pos_emb_width": "pos_emb_width",
     "width": "hidden_size",
     "layers": "num_hidden_layers",
 }
@@ -178,10 +186,8 @@ def tower_fields(
     if isinstance(ratio, bool) or not isinstance(ratio, (int, float)):
         raise InputError(f"{FILE}: mlp_ratio", ratio, "is no number", "4.0")
     made = int(hidden * ratio)
-    gated, ffn = (
-        sight.gated_mlp,
-        made if sight.ffn == "mlp_ratio" else vision.whole(sight.ffn, made),
-    )
+    gated = sight.gated_mlp
+    ffn = made if sight.ffn == "mlp_ratio" else vision.whole(sight.ffn, made)
     if isinstance(gated, str):
         gated = vision.has(gated)
         if gated and sight.ffn not in vision.fields:  # DINOv2's: two thirds, in eights
@@ -372,11 +378,8 @@ _WHISPERS: dict[str, tuple[bool, int, tuple[str, ...]]] = {
     "voxtral_encoder": (True, 4, ("merged", "text", "text")),
     "glmasr_encoder": (False, 4, ("merged", "twice", "text")),
 }
-SOUNDS = (
-    *_WHISPERS,
-    *("gemma4_audio", "gemma4_unified_audio"),
-    *("qwen3_omni_moe_audio_encoder", "qwen3_asr_encoder"),
-)
+_CONVOLVED = ("qwen3_omni_moe_audio_encoder", "qwen3_asr_encoder")
+SOUNDS = (*_WHISPERS, "gemma4_audio", "gemma4_unified_audio", *_CONVOLVED)
 """Every ``model_type`` that is read."""
 WHISPERED = {
     "d_model": "hidden_size",

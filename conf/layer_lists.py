@@ -317,7 +317,9 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
         name = next((name for name in _PERIODS if config.has(name)), _PERIODS[0])
         stated = config.fields.get(name)
         period = len(stated) if isinstance(stated, str) else config.whole(name, family.period)
-        ends = {"gemma4_text": number - 1, "mimo_v2_flash": 0}.get(kind)
+        ends = 0 if kind == "mimo_v2_flash" else None
+        if kind.startswith("gemma4"):
+            ends = number - 1
         first = 0 if family.whole_first else max(0, period - 1)
         if kind.startswith("muse_"):  # counted from the end
             first = number - 1

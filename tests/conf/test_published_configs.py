@@ -55,6 +55,11 @@ _BLOCKS = (
     "1.3125*1 2.625*1 1.3125*3 +5.25*1 1.3125*1 1.0*2 1.3125*1 1.0*3 1.3125*2 0.5*2 1.0*2 "
     "0.5*2 1.0*1 0.5*2 +5.25*9"
 )
+MOONVIT = (
+    {"model_type": "moonvit", "patch_size": 14, "hidden_size": 1152, "intermediate_size": 4304}
+    | {"num_attention_heads": 16, "num_hidden_layers": 27, "merge_kernel_size": [2, 2]}
+    | {"init_pos_emb_height": 64, "init_pos_emb_width": 64}
+)
 SUPER: dict[str, Any] = {
     "model_type": "nemotron-nas",
     "hidden_size": 8192,
@@ -145,6 +150,12 @@ SUPER: dict[str, Any] = {
             8_292_166_656,
         ),
         (
+            # Kimi-VL-A3B, whose tower is MoonViT.
+            {"model_type": "kimi_vl", "text_config": config_of("moonshotai/Moonlight-16B-A3B")}
+            | {"vision_config": MOONVIT},
+            16_407_657_776,
+        ),
+        (
             # Phi-2, whose file names code of its own and a class that Transformers has.
             {"model_type": "phi-msft", "architectures": ["PhiForCausalLM"], "n_embd": 2560}
             | {"n_layer": 32, "n_head": 32, "n_inner": None, "vocab_size": 51200},
@@ -179,6 +190,23 @@ def test_a_file_may_call_its_own_tower_and_thinker_as_it_likes() -> None:
     heard = {"text_config": {"hidden_size": 128, "num_hidden_layers": 2}, "audio_config": {}}
     spoken = imported({"model_type": "qwen3_asr", "thinker_config": heard})
     assert spoken.towers == imported({"model_type": "qwen3_asr"} | heard).towers
+
+
+def test_a_file_without_a_tower_is_its_language_model() -> None:
+    """Where Transformers builds that, too; a tower is asked for elsewhere."""
+    scout = config_of("meta-llama/Llama-4-Scout-17B-16E (text_config)")
+    alone = imported({"model_type": "llama4", "text_config": scout})
+    assert alone.towers == ()
+    assert parameters(alone) == parameters(imported(scout))
+    assert any("language model alone" in each for each in alone.simplified)
+    with pytest.raises(InputError, match="vision_config"):
+        imported({"model_type": "gemma3", "text_config": {}})
+
+
+def test_the_last_layer_attends_to_everything() -> None:
+    for kind in ("gemma4_text", "gemma4_unified_text"):
+        last = imported({"model_type": kind, "num_hidden_layers": 4}).pattern[-1]
+        assert last.mixer == "full"
 
 
 def test_windows_come_by_turns_where_no_field_lists_layers() -> None:
