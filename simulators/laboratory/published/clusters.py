@@ -64,7 +64,10 @@ def cluster_of(
     nodes = num_gpus // per_node
 
     rate = row.inter_link_gbps_per_gpu or _stated_rate(statement, per_node)
-    named = statement.get("fabric") or _named_by_source(row)
+    # The recipes of a cloud or a framework run on a fabric of its own.
+    text = f"{row.source} {row.framework}".lower()
+    own = (phrase.value for phrase in _FABRICS if phrase.pattern.search(text))
+    named = statement.get("fabric") or next(own, None)
     if rate is None:
         rate = _ETHERNET_GBPS / per_node if named == "ethernet" else server.nic_gbps
         if nodes > 1:
@@ -120,7 +123,7 @@ def _nvlink(
         if gpu.nvlink_links and num_gpus > 1:
             assumed.append("PCIe alone joins the GPUs of a node")
         return 1, False
-    if domain is not None and server.is_rack:
+    if domain is not None and domain > server.gpus_per_node:
         rack, domain = domain, _rack_share(num_gpus, per_node, domain)
         if num_gpus > rack:
             assumed.append(f"NVLink domain: {domain} GPUs of each rack of {rack}")
@@ -170,12 +173,6 @@ def _stated_rate(statement: Statement, per_node: int) -> float | None:
     if len(numbers) != 2:
         return None
     return int(numbers[0]) * int(numbers[1]) / per_node
-
-
-def _named_by_source(row: Row) -> str | None:
-    """The fabric that a cloud's or a framework's own recipes run on, by the text of the source."""
-    text = f"{row.source} {row.framework}".lower()
-    return next((phrase.value for phrase in _FABRICS if phrase.pattern.search(text)), None)
 
 
 def _rack_share(num_gpus: int, per_node: int, rack: int) -> int:

@@ -44,11 +44,6 @@ class Spread:
         distance = (math.log(capacity_bytes / used_bytes) - self.bias) / self.deviation
         return 0.5 * math.erfc(-distance / math.sqrt(2))
 
-    @property
-    def share_beyond_doubt(self) -> float:
-        """Of the capacity, what the largest predicted need takes that may fit yet."""
-        return math.exp(-self.bias + _QUANTILE_NO * self.deviation)
-
 
 def spread_of(framework: Framework) -> Spread:
     """How far off predictions of this software's memory are, or of what it supersedes; of unknown
@@ -68,8 +63,9 @@ def band_of(probability: float) -> str:
 def may_fit_bytes(capacity_bytes: int, frameworks: Iterable[Framework]) -> int:
     """The largest predicted need that is in the band ``no`` under none of the frameworks: what
     exceeds it is beyond doubt."""
-    shares = [spread_of(each).share_beyond_doubt for each in frameworks]
-    return int(capacity_bytes * max(shares))
+    spreads = map(spread_of, frameworks)
+    most = max(-spread.bias + _QUANTILE_NO * spread.deviation for spread in spreads)
+    return int(capacity_bytes * math.exp(most))
 
 
 def best_chances(

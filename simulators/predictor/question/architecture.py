@@ -112,11 +112,6 @@ class UsualServer:
     host_memory_bytes_per_s: float = 614.4e9
     """Peak of a node's host memory, all sockets together."""
 
-    @property
-    def is_rack(self) -> bool:
-        """Links join GPUs of several nodes."""
-        return self.nvlink_domain is not None and self.nvlink_domain > self.gpus_per_node
-
 
 @dataclass(frozen=True)
 class Architecture:

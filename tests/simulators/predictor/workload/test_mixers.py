@@ -311,12 +311,10 @@ def test_what_is_compiled_writes_a_delta_net_s_channels_where_they_are_read(
     ("rule", "recorded"),
     [("rows", ((564, 73_686), (1368, 372_058))), ("solved", ((118, 45_338), (324, 174_548)))],
 )
-def test_a_delta_rule_without_its_kernels_is_what_was_recorded(
-    rule: str, recorded: tuple[tuple[int, int], ...]
-) -> None:
+def test_a_delta_rule_without_its_kernels_is_what_was_recorded(rule, recorded):
     """Of eight chunks: kernels, and bytes a token and head."""
-    base = replace(LLAMA, sequence_length=512)
-    model = only(Mixer(delta=DeltaNet(k_heads=8, v_heads=8, k_dim=128, v_dim=128)), base)
+    mixer = Mixer(delta=DeltaNet(k_heads=8, v_heads=8, k_dim=128, v_dim=128))
+    model = only(mixer, replace(LLAMA, sequence_length=512))
     both = passes(model, training={"delta_rule": rule, "batch_first": True}, micro_batch=2)
     for ops, (kernels, moved) in zip(both, recorded, strict=True):
         own = [op for op in ops if isinstance(op, Streaming) and "delta_rule" in op.name]
