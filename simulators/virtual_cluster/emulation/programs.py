@@ -24,7 +24,8 @@ from .vendor import PACKAGES
 MASTER_PORT = "29500"
 _SETTINGS = "TRAINSCOUT_PROGRAMS"
 _STARTERS = "starters"
-_STARTUP = str(Path(__file__).with_name("startup"))
+_STARTERS_OF_RANKS = ("srun", "mpirun", "mpiexec")
+STARTUP = str(Path(__file__).with_name("startup"))
 _BIN = str(Path(sys.executable).parent)
 _PYTHON = """#!/bin/sh
 PYTHONPATH='{startup}':"$PYTHONPATH" exec '{bin}'/"${{0##*/}}" "$@"
@@ -33,6 +34,8 @@ PYTHONPATH='{startup}':"$PYTHONPATH" exec '{bin}'/"${{0##*/}}" "$@"
 _RANKS = """#!/bin/sh
 while [ $# -gt 1 ] && ! command -v -- "$1" >/dev/null; do shift; done
 export SLURM_PROCID=$RANK SLURM_LOCALID=$LOCAL_RANK SLURM_NTASKS=$WORLD_SIZE
+export SLURM_NPROCS=$WORLD_SIZE SLURM_NODEID=$GROUP_RANK
+export SLURM_NNODES=$GROUP_WORLD_SIZE SLURM_JOBID=1
 export OMPI_COMM_WORLD_RANK=$RANK OMPI_COMM_WORLD_LOCAL_RANK=$LOCAL_RANK
 export OMPI_COMM_WORLD_SIZE=$WORLD_SIZE
 exec "$@"
@@ -43,11 +46,14 @@ def find_program(name: str) -> str | None:
     """The file that a command's first word is, or names, as where this Python is activated."""
     if Path(name).is_file():
         return name
-    return shutil.which(name, path=os.pathsep.join((_BIN, os.environ.get("PATH", ""))))
+    places = os.pathsep.join((os.environ.get("PATH", ""), _BIN))
+    return shutil.which(name, path=places) or (name if name in _STARTERS_OF_RANKS else None)
 
 
 def is_python(file: str) -> bool:
     """Whether Python runs a file: nothing that the system runs, or says so itself."""
+    if file in _STARTERS_OF_RANKS:
+        return False
     with open(file, "rb") as opened:
         head = opened.read(200)
     if head.startswith(b"#!"):
@@ -76,8 +82,10 @@ def run_main(words: Sequence[str]) -> None:
         sys.path.insert(0, str(Path(first).resolve().parent))
         runpy.run_path(first, run_name="__main__")
     else:
-        shell = () if os.access(first, os.X_OK) else ("bash",)
-        sys.exit(subprocess.call([*shell, *words], preexec_fn=end_with_parent))
+        program = shutil.which(first) or os.path.abspath(first)
+        shell = () if os.access(program, os.X_OK) else ("bash",)
+        command = [*shell, program, *arguments]
+        sys.exit(subprocess.call(command, preexec_fn=end_with_parent))
 
 
 def set_environment(world_size: int, rank: int, local_world_size: int) -> None:
@@ -121,8 +129,7 @@ class Programs:
             "pid": None if child else os.getpid(),
         }
         os.environ[_SETTINGS] = json.dumps(settings)
-        _put_first("PYTHONPATH", _STARTUP)
-        _put_first("PATH", str(self._claim.parent / _STARTERS))
+        put_first("PATH", str(self._claim.parent / _STARTERS))
 
     def have_trace(self, trained: bool) -> bool:
         """Whether the rank's trace is that of this process, which has ``trained``."""
@@ -155,9 +162,9 @@ def make_starters(folder: Path) -> None:
     starters = folder / _STARTERS
     starters.mkdir()
     python, ranks = folder / "python", folder / "ranks"
-    python.write_text(_PYTHON.format(startup=_STARTUP, bin=_BIN))
+    python.write_text(_PYTHON.format(startup=STARTUP, bin=_BIN))
     ranks.write_text(_RANKS)
-    made = dict.fromkeys(("srun", "mpirun", "mpiexec"), ranks)
+    made = dict.fromkeys(_STARTERS_OF_RANKS, ranks)
     for name in os.listdir(_BIN):
         if os.access(os.path.join(_BIN, name), os.X_OK):
             made.setdefault(name, python)
@@ -166,7 +173,8 @@ def make_starters(folder: Path) -> None:
         (starters / name).symlink_to(starter)
 
 
-def _put_first(variable: str, folder: str) -> None:
+def put_first(variable: str, folder: str) -> None:
+    """Have a folder be looked in before all others of ``variable``."""
     folders = os.environ.get(variable, "").split(os.pathsep)
     if folder not in folders:
         os.environ[variable] = os.pathsep.join(filter(None, (folder, *folders)))

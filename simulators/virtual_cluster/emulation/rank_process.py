@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
-from multiprocessing import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,7 @@ from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
 from .imbalance import Imbalance
 from .prepared import ended_with, fork_rank, preload_modules
-from .programs import Programs, make_starters, run_main
+from .programs import STARTUP, Programs, make_starters, put_first, run_main
 from .ranks_before import RanksBefore
 from .report import describe_gap, show_summary, swallowed, watch
 from .sink import FileSink, ListSink, Sink, UntilForward
@@ -55,45 +54,19 @@ if TYPE_CHECKING:
     from .rank_state import RankState
     from .recorder import Recorder
 
-# Processes that ``multiprocessing`` starts as new interpreters (``spawn``, ``forkserver``).
-#
-# They import the script again, which may look for a device or a vendor's package: the emulation is
-# installed before, and then, as in a forked process, they are hosts without a device.
-
 RANK_PROCESS = "trainscout.simulators.virtual_cluster.emulation.rank_process"
 _RANK = "TRAINSCOUT_RANK_OF_CHILDREN"
-_STARTS = ("from multiprocessing.spawn ", "from multiprocessing.forkserver ")
-_FIRST = f"from {RANK_PROCESS} import become_host; become_host(); "
-
-
-def install_new_interpreters(rank: RankOptions) -> None:
-    """Let interpreters started from now on begin with the emulation. Once per process."""
-    os.environ[_RANK] = packed(rank)
-    module: Any = util
-    spawn = module.spawnv_passfds
-
-    def start(path: Any, arguments: Any, passed: Any) -> int:
-        started: int = spawn(path, [_with_emulation(each) for each in arguments], passed)
-        return started
-
-    module.spawnv_passfds = start
 
 
 def become_host() -> None:
-    """Install the emulation in this interpreter, which has not imported torch."""
-    rank = unpacked(os.environ[_RANK])
-    virtual = start(rank, ListSink())
-    install_new_interpreters(rank)
-
+    """Install the emulation in this interpreter, a new one of ``multiprocessing``'s that has not
+    imported torch: it imports the script again, which may look for a device or a vendor's package.
+    Then, as in a forked process, it is a host without a device."""
+    virtual = start(unpacked(os.environ[_RANK]), ListSink())
     from .script_processes import enter_host, install_forks
 
     install_forks(virtual.state)
     enter_host(virtual.state)
-
-
-def _with_emulation(argument: Any) -> Any:
-    text = os.fsdecode(argument)
-    return _FIRST + text if text.startswith(_STARTS) else argument
 
 
 _PACKAGES = (
@@ -202,7 +175,8 @@ def run_script(options: RankOptions, state: RankState) -> int:
     from .script_processes import install_forks
 
     install_forks(state)
-    install_new_interpreters(options)
+    os.environ[_RANK] = packed(options)
+    put_first("PYTHONPATH", STARTUP)
     try:
         run_main(options.script)
     except SystemExit as leaving:

@@ -1,7 +1,6 @@
 """Python programs that a script starts begin here: one that imports torch becomes the rank.
 
-This folder stands first in their PYTHONPATH; the file needs nothing but Python. ``programs`` says
-what the settings are.
+This folder stands first in their PYTHONPATH; ``programs`` says what the settings are.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import sys
 from typing import Any
 
 _SETTINGS = "TRAINSCOUT_PROGRAMS"
-# Code that Python, or this package, starts processes of its own with.
+_WORKER = re.compile(r"from multiprocessing\.(spawn|forkserver) ")
+# Other code that Python, or this package, starts processes of its own with.
 _NO_PROGRAM = re.compile(r"from multiprocessing|.*import trainscout", re.DOTALL)
 _RANK = re.compile(r"--(?:local[-_])?rank(?:=(\d+))?")
 
@@ -26,14 +26,16 @@ class _Finder:
         self._words = words
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name.partition(".")[0] in self._settings["packages"]:
-            sys.meta_path.remove(self)
-            self._become_rank()
-
-    def _become_rank(self) -> None:
         settings, words = self._settings, self._words
-        local_rank = settings["local_rank"]
-        if os.path.exists(settings["claim"]) or _local_rank(words, local_rank) != local_rank:
+        if name.partition(".")[0] not in settings["packages"]:
+            return
+        sys.meta_path.remove(self)
+        # Which of a node's ranks it is, by its arguments or its environment.
+        rank = os.environ.get("LOCAL_RANK", settings["local_rank"])
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            if option := _RANK.fullmatch(word):
+                rank = option[1] or following
+        if os.path.exists(settings["claim"]) or rank != settings["local_rank"]:
             os._exit(0)
         # A program that a rank's own process turned into is that rank, whether it trains or not.
         role = "rank" if os.getpid() == settings["pid"] else "child"
@@ -41,24 +43,20 @@ class _Finder:
         os.execv(sys.executable, [sys.executable, *settings["command"], role, *words])
 
 
-def _local_rank(words: list[str], default: str) -> str:
-    """Which of a node's ranks a program is, by its arguments or its environment."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if option := _RANK.fullmatch(word):
-            return option[1] or following
-    return os.environ.get("LOCAL_RANK", default)
+def _begin() -> None:
+    words, text = sys.argv, os.environ.get(_SETTINGS)
+    if words[0] in ("-c", "-m"):
+        code = sys.orig_argv[-len(words)]
+        words = [words[0], code, *words[1:]]
+        if words[0] == "-c" and _WORKER.match(code):
+            from trainscout.simulators.virtual_cluster.emulation.rank_process import become_host
+
+            become_host()
+        if words[0] == "-c" and _NO_PROGRAM.match(code):
+            return
+    # What comes through standard input cannot begin anew.
+    if text and words[0] not in ("", "-"):
+        sys.meta_path.insert(0, _Finder(json.loads(text), words))
 
 
-def _words() -> list[str]:
-    """What Python runs, with its arguments; empty where neither file nor word holds it."""
-    first, *arguments = sys.argv
-    if first in ("", "-"):
-        return []
-    if first not in ("-c", "-m"):
-        return sys.argv
-    named = sys.orig_argv[-len(sys.argv)]
-    return [] if first == "-c" and _NO_PROGRAM.match(named) else [first, named, *arguments]
-
-
-if (_text := os.environ.get(_SETTINGS)) and (_found := _words()):
-    sys.meta_path.insert(0, _Finder(json.loads(_text), _found))
+_begin()
