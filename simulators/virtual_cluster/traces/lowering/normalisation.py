@@ -74,6 +74,15 @@ def batch_norm_backward(op: Op) -> Lowered:
     return streaming(op, "elementwise", 2 * reads + moved(op.outputs[:1]), launches=2)
 
 
+def norm_backward(op: Op) -> Lowered:
+    """Weights' gradients are a second kernel over partial sums. Without them each row is reduced
+    by itself, as in forward."""
+    mask = op.inputs[-1] if op.inputs else None
+    if isinstance(mask, tuple) and mask and not any(mask[1:]):
+        return once("norm_fwd_plain")(op)
+    return once("norm_bwd_plain", launches=2)(op)
+
+
 def embedding_backward(op: Op) -> Lowered:
     """Zeroes the table's gradient and adds rows to it."""
     read = moved(on_device(op.inputs))
@@ -122,9 +131,8 @@ def softmax_backward(op: Op) -> Lowered:
 TABLE = {
     **named(once("norm_fwd_plain"), "native_layer_norm layer_norm _fused_rms_norm rms_norm"),
     **named(once("norm_fwd_plain", launches=2), "native_group_norm"),
-    # Weights' gradients are a second kernel over partial sums.
     **named(
-        once("norm_bwd_plain", launches=2),
+        norm_backward,
         "native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward",
     ),
     **named(

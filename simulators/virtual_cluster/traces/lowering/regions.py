@@ -8,6 +8,7 @@ what it was made of.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,8 @@ from .tensors import FREE, Lowered, in_place, touched_bytes
 # reads has to be written before it, the others may wait for their consumers.
 
 RULE = "fused region"
-# Of the classes in a kernel, the one that the whole is priced as: the slowest per byte first.
+# Of the classes in a kernel, each goes over the bytes that it would alone, the slowest per byte
+# first; what is left streams.
 _CLASSES = (
     "embedding_bwd", "embedding", "norm_bwd_plain", "norm_fwd_plain", "permute", "token_permute",
     "cross_entropy",
@@ -110,18 +112,20 @@ class Fusion:
         return any(self.sizes.get(storage) == 0 for storage in member.storages)
 
     def _kernel(self, group: list[Member], gone: set[int]) -> Lowered:
-        kinds = {
-            kernel.kind
-            for member in group
-            for kernel in member.alone.kernels
-            if isinstance(kernel, Streaming)
-        }
-        kind = next((each for each in _CLASSES if each in kinds), "elementwise")
-        names = dict.fromkeys(member.op.name.split(".")[1] for member in group)
-        total = self._crossing_bytes(group, gone)
-        if not total:
-            return Lowered((), RULE)
-        return Lowered((Streaming("fused_" + "_".join(names), kind, total),), RULE)
+        alone: dict[str, int] = defaultdict(int)
+        for member in group:
+            for kernel in member.alone.kernels:
+                if isinstance(kernel, Streaming):
+                    alone[kernel.kind] += kernel.bytes
+        name = "fused_" + "_".join(dict.fromkeys(each.op.name.split(".")[1] for each in group))
+        left = self._crossing_bytes(group, gone)
+        kernels: list[Streaming] = []
+        for kind in _CLASSES:
+            share = left if kind == "elementwise" else min(left, alone[kind])
+            if share:
+                kernels.append(Streaming(name, kind, share, launches=int(not kernels)))
+                left -= share
+        return Lowered(tuple(kernels), RULE)
 
     def _crossing_bytes(self, group: list[Member], gone: set[int]) -> int:
         """Bytes read from outside a kernel and written for somebody after it."""

@@ -55,6 +55,15 @@ HALF, SINGLE = 256 * 12288 * 2, 256 * 12288 * 4
         (op("aten.sum.dim_IntList", (BIG, (0, 1)), t(1, 1, 12288)), "reduce", HALF + 12288 * 2),
         (op("aten._softmax.default", (BIG, -1, False), BIG), "softmax_fwd", 2 * HALF),
         (
+            op(
+                "aten._fused_rms_norm_backward.default",
+                (BIG, BIG, (12288,), BIG, None, (True, False)),
+                BIG,
+            ),
+            "norm_fwd_plain",
+            4 * HALF,
+        ),
+        (
             op("aten._softmax_backward_data.default", (BIG, BIG, -1, "bfloat16"), BIG),
             "softmax_bwd",
             3 * HALF,
