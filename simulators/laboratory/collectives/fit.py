@@ -9,8 +9,7 @@ clusters are fitted to (``train``) and which first judge the fit (``validation``
 command shows what the second writes. In the folder, the ``fitted`` part of every transport:
 
 * the coefficients, from both sets, and how many rows and which clusters stand behind each;
-* per cluster and size band the median error three ways: as fitted, with the cluster left out of
-  the fit, and for a validation cluster from the training clusters alone.
+* per cluster and size band the median error as fitted, and with the cluster left out of the fit.
 
 ``--errors`` gets the averages of those errors over clusters and bands, whatever the transport:
 what a cluster that was fitted to, and one that was not, can expect.
@@ -19,7 +18,6 @@ what a cluster that was fitted to, and one that was not, can expect.
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 import shlex
 from collections import Counter, defaultdict
@@ -67,15 +65,10 @@ def figures(result: Fit, calls: Sequence[Measurement]) -> list[tuple[Measurement
     """A cluster's calls beside what ``result``, fitted to others, says of them."""
     found = []
     for call in calls:
-        least = _one_byte(replace(call, id="", size_bytes=1, seconds=1.0))
+        least = row_of(replace(call, size_bytes=1))
         least_s, price_s = (predict_us(result, row) * 1e-6 for row in (least, row_of(call)))
         found.append((call, Figure(call.size_bytes, least_s, price_s, call.seconds)))
     return found
-
-
-@functools.lru_cache(maxsize=4096)
-def _one_byte(call: Measurement) -> Row:
-    return row_of(call)
 
 
 def anchored_errors(
@@ -115,8 +108,6 @@ TRANSPORTS = ("nvlink", "pcie", *FABRICS)
 
 # (transport, cluster, band) and the median absolute error there.
 Errors = dict[tuple[str, str, str], float]
-# (cluster, band) and the same.
-Cells = dict[tuple[str, str], float]
 # As many as an algorithm has coefficients.
 FEWEST_ROWS = 7
 
@@ -187,14 +178,12 @@ def average(errors: Iterable[tuple[Row | Measurement, float]]) -> dict[str, Any]
 
 def documents(measurements: Sequence[Measurement], command: str) -> dict[str, dict[str, Any]]:
     """The ``fitted`` part of each transport's file; ``command`` is what it was made with."""
-    train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
-    everything = train + validation
+    everything = rows_of(measurements, "train") + rows_of(measurements, "validation")
     result = fit(everything)
     fitted = errors_of(result, everything)
     unknown: Errors = {}
     for others, own in left_out(everything):
         unknown |= errors_of(others, own)
-    from_train = errors_of(fit(train), validation)
     return {
         name: {
             "command": command,
@@ -204,14 +193,7 @@ def documents(measurements: Sequence[Measurement], command: str) -> dict[str, di
                 "transport's other measurements say, or without any those of other fabrics"
             ),
             "coefficients": _coefficients(name, result),
-            "errors": _errors(name, fitted, unknown, from_train),
-            "left_out_error": _by_band(
-                {
-                    (cluster, band): off
-                    for (of, cluster, band), off in unknown.items()
-                    if of == name
-                }
-            ),
+            "errors": _errors(name, fitted, unknown),
         }
         for name in TRANSPORTS
     }
@@ -230,25 +212,18 @@ def _coefficients(transport: str, result: Fit) -> dict[str, dict[str, Any]]:
     }
 
 
-def _errors(transport: str, fitted: Errors, unknown: Errors, from_train: Errors) -> dict[str, Any]:
+def _errors(transport: str, fitted: Errors, unknown: Errors) -> dict[str, Any]:
     """Each cluster's errors by band, in the order of the bands."""
-    document: dict[str, dict[str, dict[str, float]]] = {}
-    for cluster in sorted({name for owner, name, _ in fitted if owner == transport}):
-        bands = {}
-        for band in BAND_NAMES:
-            cell = (transport, cluster, band)
-            if cell in fitted:
-                bands[band] = {"fitted": fitted[cell], "left_out": unknown[cell]}
-                if cell in from_train:
-                    bands[band]["from_train"] = from_train[cell]
-        document[cluster] = {
-            band: {name: round(value, 3) for name, value in errors.items()}
-            for band, errors in bands.items()
-        }
-    return document
+    ordered = sorted(fitted, key=lambda cell: (cell[1], BAND_NAMES.index(cell[2])))
+    document: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+    for cell in ordered:
+        if cell[0] == transport:
+            errors = {"fitted": fitted[cell], "left_out": unknown[cell]}
+            document[cell[1]][cell[2]] = {name: round(off, 3) for name, off in errors.items()}
+    return dict(document)
 
 
-def _by_band(cells: Cells) -> dict[str, float]:
+def _by_band(cells: Mapping[tuple[str, str], float]) -> dict[str, float]:
     """The mean over the clusters of each band."""
     bands: dict[str, list[float]] = defaultdict(list)
     for (_, band), error in cells.items():

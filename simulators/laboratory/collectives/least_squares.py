@@ -146,11 +146,11 @@ def row_of(measurement: Measurement, usable: bool = True) -> Row:
         net_key=net_key,
         net_terms=net,
         time_us=measurement.seconds * 1e6,
-        least_us=_least_us(measurement),
+        least_us=least_us(measurement),
     )
 
 
-def _least_us(measurement: Measurement) -> float:
+def least_us(measurement: Measurement) -> float:
     """What the launches of one thread on all GPUs of a node take; 0 where each GPU has its own."""
     limits = {**split()["train"], **split()["validation"]}.get(measurement.cluster_id, {})
     together = measurement.nodes <= limits.get("one_thread_nodes", 0)
@@ -194,7 +194,7 @@ def _usable(measurement: Measurement, limits: Mapping[str, Any]) -> bool:
         and size <= most_bytes
         and release >= tuning_tables.OLDEST
         and nodes <= limits.get("most_nodes", math.inf)
-        and measurement.seconds * 1e6 >= BEYOND_LAUNCHES * _least_us(measurement)
+        and measurement.seconds * 1e6 >= BEYOND_LAUNCHES * least_us(measurement)
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from trainscout.simulators.predictor.collectives.price import (
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 
+from .least_squares import least_us
 from .measurements import Measurement, read_table, size_band
 
 
@@ -61,26 +62,17 @@ def predict(measurement: Measurement) -> Outcome:
         return Outcome(measurement, price, None)
     kind, forced = measurement.kind, measurement.algorithm
     price = price_forced(kind, size, communicator, gpu, cluster, forced)
+    price = replace(price, seconds=max(price.seconds, least_us(measurement) * 1e-6))
     if kind == "all_to_all":
         return Outcome(measurement, price, None)
     option = choose(kind, size, wiring_of(communicator, gpu, cluster), forced)
     return Outcome(measurement, price, option.time_us(size) * 1e-6)
 
 
-def transport_of(outcome: Outcome) -> str:
-    """What limits the call: the fabric between nodes, else the links inside one."""
-    measured = outcome.measurement
-    wiring = wiring_of(measured.communicator, measured.gpu, measured.cluster)
-    return wiring.fabric if wiring.multi_node else wiring.link
-
-
 GROUPS: Mapping[str, Callable[[Outcome], str]] = {
     "by_cluster": lambda each: each.measurement.cluster_id,
     "by_collective": lambda each: each.measurement.kind,
     "by_size_band": lambda each: size_band(each.measurement.size_bytes),
-    "by_transport": transport_of,
-    "by_cluster_and_size_band": lambda each: ", ".join(_cell(each)),
-    "by_algorithm": lambda each: f"{each.price.algorithm}/{each.price.protocol}",
 }
 
 

@@ -86,14 +86,10 @@ def test_no_nvls_without_multicast_switch(gpu: Gpu, machine: Cluster) -> None:
     assert graphs(gpu, machine, group(machine.gpus_per_node)).nvls is None
 
 
-def test_one_ring_per_gpu_has_its_own_nic() -> None:
-    own = wiring_of(group(1, 4, 8), m.H100, cluster(4, 8))
-    assert (own.nics, own.nics_gbs) == (1, 50.0)
-
-
-def test_rings_share_nics_when_there_are_fewer() -> None:
-    shared = wiring_of(group(1, 4, 8), m.H100, cluster(4, 8, 4))
-    assert (shared.nics, shared.nics_gbs) == (1, 25.0)
+@pytest.mark.parametrize(("nics", "gbs"), [(8, 50.0), (4, 25.0)])
+def test_rings_of_one_gpu_a_node_share_nics_when_there_are_fewer(nics: int, gbs: float) -> None:
+    wiring = wiring_of(group(1, 4, 8), m.H100, cluster(4, 8, nics))
+    assert (wiring.nics, wiring.nics_gbs) == (1, gbs)
 
 
 def test_oversubscription_divides_what_is_delivered_not_what_nccl_believes() -> None:
@@ -119,16 +115,11 @@ def test_half_is_counted_of_a_network_that_nobody_validated() -> None:
     assert rates[0] == rates[1]
 
 
-def test_nvl72_is_one_node() -> None:
-    rack = cluster(18, 4, 4, 400, "2.27", domain=72)
-    wiring = wiring_of(group(72), m.B200, rack)
-    assert (wiring.nodes, wiring.ranks_per_node, wiring.link) == (1, 72, "nvlink")
-
-
-def test_two_racks_use_every_nic_of_a_rack() -> None:
+def test_an_nvl72_is_one_node_with_every_nic_of_its_rack() -> None:
     racks = cluster(36, 4, 4, 400, "2.27", domain=72)
-    wiring = wiring_of(group(72, 2), m.B200, racks)
-    assert (wiring.nodes, wiring.nics) == (2, 72)
+    one, two = (wiring_of(group(72, count), m.B200, racks) for count in (1, 2))
+    assert (one.nodes, one.ranks_per_node, one.link) == (1, 72, "nvlink")
+    assert (two.nodes, two.nics) == (2, 72)
 
 
 def test_bridged_pairs_cross_pcie_inside_their_server() -> None:

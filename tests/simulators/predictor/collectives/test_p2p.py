@@ -56,6 +56,7 @@ def test_local_peer_of_h100() -> None:
         (8, 1024, 32, 360.8),
         (4, 32, 8, 149.3),
         (4, 128, 8, 162.9),
+        (2, 32, 16, 325.0),
     ],
 )
 def test_a_local_send_gets_more_channels_as_it_grows(
@@ -67,12 +68,6 @@ def test_a_local_send_gets_more_channels_as_it_grows(
     found = p2p.local_channels_used(size_mib * MIB, ranks, pair)
     assert found == channels
     assert p2p.local_peer_gbs(found, pair) == pytest.approx(measured_gbs, rel=0.1)
-
-
-def test_two_ranks_send_at_nvlink_speed() -> None:
-    pair = wiring_of(group(2), m.H100, cluster(1, 8))
-    channels = p2p.local_channels_used(32 * MIB, 2, pair)
-    assert p2p.local_peer_gbs(channels, pair) == pytest.approx(325, rel=0.01)
 
 
 def test_all_to_all_work_is_bound_by_what_leaves_the_node() -> None:
