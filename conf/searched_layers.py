@@ -27,7 +27,7 @@ def searched_layers(config: Config) -> tuple[list[str], list[str], list[int | No
     Raises:
         InputError: naming the block and its field, for what is not read.
     """
-    blocks, number = config.fields.get("block_configs"), config.whole("num_hidden_layers")
+    blocks, number = config.fields.get("block_configs"), config.positive("num_hidden_layers")
     if not isinstance(blocks, list) or len(blocks) != number:
         problem = f"does not say what each of {number} layers is"
         raise InputError(f"{FILE}: block_configs", "...", problem, f"{number} blocks")
@@ -38,7 +38,11 @@ def searched_layers(config: Config) -> tuple[list[str], list[str], list[int | No
         attention, mlp = (_half(block, at, name) for name in ("attention", "ffn"))
         if attention is not None:
             shared = _number(attention, at, "attention", "n_heads_in_group")
-            groups[str(at)] = {"num_key_value_heads": max(1, int(heads / shared))}
+            if heads % shared:
+                named, problem = "n_heads_in_group", f"does not divide {heads} heads"
+                field = f"{FILE}: block_configs.{at}.attention.{named}"
+                raise InputError(field, attention[named], problem, "a divisor of them")
+            groups[str(at)] = {"num_key_value_heads": int(heads / shared)}
         factor = 0.0 if mlp is None else _number(mlp, at, "ffn", "ffn_mult")
         made.append(math.ceil(int(2 * factor * hidden / 3) / _MULTIPLE) * _MULTIPLE)
     most = max((each["num_key_value_heads"] for each in groups.values()), default=heads)

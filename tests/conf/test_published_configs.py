@@ -227,6 +227,7 @@ def test_blocks_that_a_search_chose_have_sizes_of_their_own() -> None:
     [
         ("attention", {"replace_with_linear": True}, "0.attention.replace_with_linear"),
         ("attention", {"n_heads_in_group": 0}, "0.attention.n_heads_in_group"),
+        ("attention", {"n_heads_in_group": 128}, "0.attention.n_heads_in_group"),
         ("ffn", {"ffn_mult": "wide"}, "0.ffn.ffn_mult"),
         ("ffn", None, "0.ffn"),
     ],
