@@ -92,9 +92,8 @@ def evidence(
         outcome = job_of(row, declarations)
         # A layout that was inferred, perhaps from the memory itself, is no evidence about it.
         inferred = _DEGREES & set(row.inferred_fields.split())
-        if row.quality not in TRUSTED or row.extrapolated or inferred:
-            continue
-        if isinstance(outcome, NotReplayable):
+        untrusted = row.quality not in TRUSTED or row.extrapolated or inferred
+        if untrusted or isinstance(outcome, NotReplayable):
             continue
         job = outcome.job
         workload = build_workload(job)
@@ -106,9 +105,8 @@ def evidence(
         # the device shows: those runs just ran.
         needed = {"allocated"} | ({"reserved"} if job.framework.expandable_segments else set())
         if measured is not None and measured[0] in needed:
-            off = math.log(
-                measured[1] / predicted_memory_bytes(measured[0], memory, printed_stage(row))
-            )
+            predicted = predicted_memory_bytes(measured[0], memory, printed_stage(row))
+            off = math.log(measured[1] / predicted)
         if off is None and (outcome.heavier or outcome.picking) and not failed:
             continue
         room = math.log(memory.capacity_bytes / used)
@@ -186,17 +184,11 @@ def _bands(found: Sequence[Evidence]) -> str:
 
 
 def _text(spreads: dict[str, Spread], found: Sequence[Evidence], files: Sequence[Path]) -> str:
-    counts = {
-        name: {
-            kind: sum(each.kind == kind and name in ("any", each.software) for each in found)
-            for kind in ("measured", "ran", "failed")
-        }
-        for name in spreads
-    }
-    software = {
-        name: {"bias": each.bias, "deviation": each.deviation, "rows": counts[name]}
-        for name, each in spreads.items()
-    }
+    software = {}
+    for name, each in spreads.items():
+        kinds = [one.kind for one in found if name in ("any", one.software)]
+        rows = {kind: kinds.count(kind) for kind in ("measured", "ran", "failed")}
+        software[name] = {"bias": each.bias, "deviation": each.deviation, "rows": rows}
     return (
         "# Logarithm of measured over predicted memory, by software; any: of all of them, and of\n"
         "# software without rows. Made by trainscout memory of\n"

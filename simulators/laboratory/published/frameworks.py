@@ -133,9 +133,8 @@ def framework_of(
         trainer = any(word in row.framework.lower() for word in ("trainer", "hfautomodel"))
         flag = trainer and statement.says("recompute", "flag")
         reenters = flag and not changes.get("recompute_stops_early", True)
-        changes["leaves_regathered"] = (
-            reenters and "fsdp2" in row.dist_optimizer.lower() and era.before(_SINCE["torch_2_10"])
-        )
+        leaves = "fsdp2" in row.dist_optimizer.lower() and era.before(_SINCE["torch_2_10"])
+        changes["leaves_regathered"] = reenters and leaves
         # Units smaller than the checkpoint they are in are gathered to run again, and freed.
         changes["gathers_to_recompute"] = reenters or statement.says("units", "by_size")
         changes["recompute_stops_early"] = not reenters

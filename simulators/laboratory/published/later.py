@@ -97,11 +97,8 @@ def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -
         some = [row for row in runs if blind[row["id"]].kept_apart is apart]
         if some:
             rows.append((f"**{name}**", *_cells(some, blind)))
-            groups = sorted({row["group"] for row in some})
-            rows += [
-                (f"{group}", *_cells([row for row in some if row["group"] == group], blind))
-                for group in groups
-            ]
+            for group in sorted({row["group"] for row in some}):
+                rows.append((group, *_cells([r for r in some if r["group"] == group], blind)))
     refused = sum(first.times is None for first in blind.values())
     words = TEXTS["later_test"].format(
         name=test.name,

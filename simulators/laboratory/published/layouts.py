@@ -52,9 +52,8 @@ def rank_layouts(results: Sequence[Result]) -> dict[str, Ranking]:
         if len(measured) >= MIN_LAYOUTS and len(set(measured)) > 1:
             name = _name(members[0])
             repeated = sum(known == name or known.startswith(f"{name} #") for known in rankings)
-            rankings[f"{name} #{repeated + 1}" if repeated else name] = ranking(
-                measured, predicted
-            )
+            numbered = f"{name} #{repeated + 1}" if repeated else name
+            rankings[numbered] = ranking(measured, predicted)
     return dict(sorted(rankings.items()))
 
 
@@ -94,10 +93,8 @@ def _layouts(members: Sequence[Result]) -> tuple[list[float], list[float]]:
         assert prediction is not None
         assert result.measured_s is not None
         scale = job.world_size / step_flops(job).model
-        key = (job.recipe, _shape(job))
-        costs.setdefault(key, []).append(
-            (result.measured_s * scale, prediction.step_time_s * scale)
-        )
+        cost = result.measured_s * scale, prediction.step_time_s * scale
+        costs.setdefault((job.recipe, _shape(job)), []).append(cost)
     means = [np.mean(pairs, axis=0) for pairs in costs.values()]
     return [float(mean[0]) for mean in means], [float(mean[1]) for mean in means]
 

@@ -78,32 +78,28 @@ def about_measured(
     row: Row, job: Job, measured: Measured, prediction: Prediction
 ) -> tuple[str, ...]:
     """What a reader should know of a row's step time: how it was derived, and doubts about it."""
-    words = [measured.derived] if measured.derived else []
-    by_flops_s = _by_flops(row, job)
-    if by_flops_s is not None:
-        ratio = by_flops_s[1] / measured.step_time_s
-        if not 1 / _OTHER_WORK <= ratio <= _OTHER_WORK:
-            words.append(
-                f"contradictory: a step of {measured.step_time_s:.4g} s, but the printed FLOP/s"
-                f" make it {by_flops_s[1]:.4g} s, as another batch would; the step counts"
-            )
+    words, step_s = [measured.derived] if measured.derived else [], measured.step_time_s
+    by_flops_s, contradictory = (
+        _by_flops(row, job),
+        f"contradictory: a step of {step_s:.4g} s, but",
+    )
+    if by_flops_s and not 1 / _OTHER_WORK <= by_flops_s[1] / step_s <= _OTHER_WORK:
+        told = f"the printed FLOP/s make it {by_flops_s[1]:.4g} s, as another batch would"
+        words.append(f"{contradictory} {told}; the step counts")
     peak = job.gpu.peak(job.precision) * job.world_size
-    share = step_flops(job).causal / measured.step_time_s / peak
+    share = step_flops(job).causal / step_s / peak
     if share > _MOST_OF_PEAK:
         words.append(f"faster than these GPUs multiply: {share:.0%} of their peak in model FLOPs")
     rate = row.measured_tokens_per_s_per_gpu
     if rate is not None:
         by_rate_s = job.tokens_per_step / (rate * job.world_size)
-        if abs(measured.step_time_s / by_rate_s - 1) > CONTRADICTION:
-            words.append(
-                f"contradictory: a step of {measured.step_time_s:.4g} s, but {rate:g} tokens/s per"
-                f" GPU make it {by_rate_s:.4g} s; the step counts"
-            )
-    ratio = prediction.step_time_s / measured.step_time_s
-    if not 1 / UNIT_ERROR <= ratio <= UNIT_ERROR:
+        if abs(step_s / by_rate_s - 1) > CONTRADICTION:
+            told = f"{rate:g} tokens/s per GPU make it {by_rate_s:.4g} s"
+            words.append(f"{contradictory} {told}; the step counts")
+    predicted_s = prediction.step_time_s
+    if not 1 / UNIT_ERROR <= predicted_s / step_s <= UNIT_ERROR:
         words.append(
-            f"a likely unit error: {measured.step_time_s:.4g} s measured, "
-            f"{prediction.step_time_s:.4g} s predicted"
+            f"a likely unit error: {step_s:.4g} s measured, {predicted_s:.4g} s predicted"
         )
     return tuple(words)
 

@@ -41,14 +41,13 @@ def zero_stage(
     told = statement.sharding.get("stage")
     if label and told is None:
         raise CannotReplayError(f"dist_optimizer={row.dist_optimizer} is not a known label")
+    told = told or statement.facts.get("sharding")
     if told is None:
-        told = statement.facts.get("sharding")
-    if told is None:
-        sharded = not era.before(_SHARDED_IN_MEGATRON)
-        megatron = sharded and statement.label.get("project") == "megatron"
-        deepspeed = project_of(statement) == "deepspeed" and row.dtype.lower().startswith("bf16")
-        deepspeed &= degrees.pp > 1 or era.before(_UNSHARDED_BF16_IN_DEEPSPEED)
-        stage = int(megatron or deepspeed or recipes_shard(statement, era))
+        project, bf16 = project_of(statement), row.dtype.lower().startswith("bf16")
+        shards = recipes_shard(statement, era)
+        shards |= project == "megatron" and not era.before(_SHARDED_IN_MEGATRON)
+        unsharded = degrees.pp == 1 and not era.before(_UNSHARDED_BF16_IN_DEEPSPEED)
+        stage = int(shards or (project == "deepspeed" and bf16 and not unsharded))
         words = "the optimizer's states, as in most runs of the software" if stage else "none"
         assumed.append(f"optimizer sharding not published: {words}")
         return stage

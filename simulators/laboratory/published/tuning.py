@@ -30,12 +30,9 @@ def training_of(
     statement: Statement, batch: int, precision: str
 ) -> tuple[Training, tuple[str, ...]]:
     """The training of a row, and what was assumed."""
-    assumed: list[str] = []
-    lora = None
-    packed: tuple[int, ...] = ()
+    assumed, packed, lora = list[str](), tuple[int, ...](), None
     # The word QLoRA says how frozen weights are kept.
-    adapted = statement.says("adapters") or statement.says("frozen_weights")
-    adapted |= statement.says("dora")
+    adapted = any(map(statement.says, ("adapters", "frozen_weights", "dora")))
     if adapted:
         lora = _adapters(statement)
         if not (statement.says("adapter_rank") and statement.says("adapter_targets")):

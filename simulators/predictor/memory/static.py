@@ -77,9 +77,8 @@ class Static:
         gathered = self.layers + self.behind + self.ends
         passed = gathered * made // self.trained - self.ends
         ahead = self.behind - min(self.behind, max(0, passed))
-        if in_layer or not self.in_turn:
-            return Absent(ahead, left)
-        return Absent(self.layers + ahead, left + self.reduced)
+        outside = self.in_turn and not in_layer
+        return Absent(self.layers * outside + ahead, left + self.reduced * outside)
 
     def peak(self, held: Iterable[Held]) -> tuple[int, Absent]:
         """Most bytes that a pass holds, of where it may, and what is absent there."""
@@ -96,14 +95,11 @@ class Static:
     @property
     def absent_at_update(self) -> Absent:
         """The same while the optimizer runs."""
-        if not self.in_turn:
-            return Absent(0, 0)
-        return Absent(self.layers + self.ends + self.behind, self.reduced)
+        gathered = self.layers + self.ends + self.behind
+        return Absent(gathered, self.reduced) if self.in_turn else Absent(0, 0)
 
     def kinds_without(self, absent: Absent) -> dict[str, int]:
         """``kinds`` of what is there when that is not."""
-        if not any(absent):
-            return self.kinds
         less = absent._asdict()
         return {kind: held - less.get(kind, 0) for kind, held in self.kinds.items()}
 
@@ -126,10 +122,9 @@ def static_of(job: Job, stage: Stage) -> Static:
     made = parameters.total if alone and job.num_micro_batches == 1 else 0
     sums_whole = job.framework.sums_whole_grads and recipe.pp == 1 and job.num_micro_batches > 1
     if zero == 3:
-        # FSDP keeps the sharded parameters in fp32 (or in 16 bits, with no other copy) and casts
-        # what it gathers: two layers, and the ends, which stay gathered. A layer's gradient may be
-        # cast to fp32 to be reduced.
-        # Frozen ones have no fp32 copy.
+        # FSDP keeps the sharded parameters in fp32 (or in 16 bits, with no other copy; frozen ones
+        # have none) and casts what it gathers: two layers, and the ends, which stay gathered. A
+        # layer's gradient may be cast to fp32 to be reduced.
         frozen = owned_parameters(parameters.held, job) - owned
         reduced = _largest_layer(stage, trained=True)
         cast = 4 if job.framework.reduce_grads_fp32 else 0

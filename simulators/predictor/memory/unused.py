@@ -161,8 +161,7 @@ def deferred_bytes(job: Job, stage: Stage) -> int:
 
 def _largest_gradient(stage: Stage) -> int:
     """Elements of a stage's largest gradient: of what is at its ends, or of a layer's matrix."""
-    sizes = [run.parameters.total for run in stage.runs if not run.is_layer]
-    for run in stage.runs:
-        products = (op for op in run.backward.ops if isinstance(op, Gemm) and op.layout == "NT")
-        sizes += [product.m * product.n for product in products]
-    return max(sizes, default=0)
+    ends = [run.parameters.total for run in stage.runs if not run.is_layer]
+    ops = (op for run in stage.runs for op in run.backward.ops)
+    products = [op.m * op.n for op in ops if isinstance(op, Gemm) and op.layout == "NT"]
+    return max(ends + products, default=0)

@@ -154,12 +154,11 @@ class Job:
     @property
     def autocasts(self) -> bool:
         """Whether fp32 weights are cast to 16 bits where they are used."""
+        recipe, shards = self.recipe, self.framework.autocast_shards
         if not self.framework.autocast or self.precision not in ("bf16", "fp16"):
             return False
-        recipe = self.recipe
-        whole = self._keeps_whole_weights
-        whole |= recipe.zero_stage == 3 and self.framework.autocast_shards
-        trained = self.training.trains_weights or self.framework.autocast_shards
+        whole = self._keeps_whole_weights or (recipe.zero_stage == 3 and shards)
+        trained = self.training.trains_weights or shards
         return whole and trained and OPTIMIZERS[self.optimizer].has_copy and recipe.pp == 1
 
     @property
