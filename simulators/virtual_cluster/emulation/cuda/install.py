@@ -85,7 +85,7 @@ class _LegacyType(type):
         return bool(instance.is_cuda and instance.dtype == cls.dtype)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if not args or isinstance(args[0], int):
+        if not args or isinstance(args[0], (int, torch.Size)):
             return torch.empty(*(args or (0,)), dtype=cls.dtype, device="cuda")
         return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
 

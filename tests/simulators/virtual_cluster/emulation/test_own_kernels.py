@@ -57,6 +57,7 @@ print("default", torch.zeros(2).device.type, torch.zeros(2).dtype)
 print("legacy", torch.Tensor([1e3, 2.0]).device.type, torch.Tensor(2, 3, device="cuda").shape)
 torch.set_default_tensor_type(torch.FloatTensor)
 print("legacy", torch.Tensor([1e3]).device.type)
+print("sized", torch.cuda.FloatTensor(torch.Size((2, 3))).shape)
 whole = torch.zeros(6, device="cuda")
 shared = torch.tensor(whole.untyped_storage(), dtype=torch.float32, device="cuda")
 print("shared", tuple(shared.shape), shared.data_ptr() == whole.data_ptr())
@@ -104,6 +105,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "default cpu torch.float32",
         "legacy cuda torch.Size([2, 3])",
         "legacy cpu",
+        "sized torch.Size([2, 3])",
         "shared (6,) True",
         "gathered cpu cuda",
         "staged cpu (6,)",
