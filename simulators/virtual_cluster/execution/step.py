@@ -27,7 +27,7 @@ from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES
 from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
 from trainscout.simulators.virtual_cluster.traces.collate.collated import Collated, collate
-from trainscout.simulators.virtual_cluster.traces.events import HostGap, Trace
+from trainscout.simulators.virtual_cluster.traces.events import OPTIMIZER, HostGap, Phase, Trace
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost
 from trainscout.simulators.virtual_cluster.walk.rendezvous import SEND_RECV
@@ -211,6 +211,9 @@ def _assumptions(
         assumed.append(f"{seconds}, and {launch_us:g} us a launch (live counts launches alone)")
     else:
         assumed.append(f"host: {launch_us:g} us a launch as declared for {framework.name}")
+    events = (event for trace in job.traces.values() for event in trace.events)
+    if not any(isinstance(each, Phase) and each.phase == OPTIMIZER for each in events):
+        assumed.append("all that was traced is one step: no optimizer took any")
     stood_for = job.world_size - len(job.traces)
     if stood_for:
         assumed.append(f"{len(job.traces)} ranks stand for {stood_for} others that do the same")

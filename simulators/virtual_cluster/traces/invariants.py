@@ -111,7 +111,7 @@ def _steps(trace: events.Trace, wanted: Expected) -> Iterator[Finding]:
     if not stepped:
         problem = "no optimizer step launched any operation"
         host = "its states are on the host, where nothing is launched, or " if entered else ""
-        cause = host + _skipped(trace)
+        cause = f"{host}{_skipped(trace)}; for what updates without an optimizer, --no-check"
         yield Finding("optimizer step", rank, "whole trace", problem, cause, not entered)
     elif wanted.steps is not None and len(stepped) != wanted.steps:
         problem = f"{len(stepped)} optimizer steps ran, {wanted.steps} were expected"

@@ -352,6 +352,10 @@ def test_the_last_step_counts_and_setup_does_not() -> None:
     assert finite(times.start_s).min() == 0.0
     once = play(steps(1))
     assert once.step_time_s == pytest.approx(gemm_s(8192, 1) + gemm_s(SMALL, 1))
+    assert not any("no optimizer" in each for each in once.assumptions)
+    forward = Script(0, 1)
+    forward.gemm(SMALL)
+    assert any("no optimizer" in each for each in play(forward).assumptions)
 
 
 def test_what_the_last_step_alone_does_is_said() -> None:
