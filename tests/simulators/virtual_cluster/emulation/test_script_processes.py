@@ -29,6 +29,8 @@ if __name__ == "__main__":
         optimizer.step()
 else:
     assert torch.cuda.is_available()
+    # Models that make data are real there.
+    assert torch.nn.Linear(4, 4)(torch.ones(4)).device.type == "cpu"
 """
 
 
