@@ -53,10 +53,12 @@ def figures(prediction: Prediction, job: Job, assumed: Collection[str] = ()) -> 
     table.add_column(overflow="fold")
     table.add_column(style="dim")
     table.add_row("recipe", Text(format_recipe(job.recipe, job.dp), style="bold"), "evidence")
+    throughput = f"{prediction.tokens_per_s:,.0f} tokens/s"
+    throughput += f", {prediction.tokens_per_s_per_gpu:,.0f} per GPU"
     for name, value, grade in (
         ("step time", _with_bar(prediction), evidence.time.grade),
         ("MFU / HFU", _format_use(prediction), evidence.time.grade),
-        ("throughput", _format_throughput(prediction), evidence.time.grade),
+        ("throughput", throughput, evidence.time.grade),
         ("memory", format_memory(prediction), evidence.memory.grade),
         ("cost", _format_cost(prediction, job, assumed), evidence.cost.grade),
     ):
@@ -90,11 +92,6 @@ def _format_use(prediction: Prediction) -> str:
     if prediction.mfu_causal == prediction.mfu:
         return use
     return f"{use}; MFU {format_percent(prediction.mfu_causal)} with attention counted causal"
-
-
-def _format_throughput(prediction: Prediction) -> str:
-    each = prediction.tokens_per_s_per_gpu
-    return f"{prediction.tokens_per_s:,.0f} tokens/s, {each:,.0f} per GPU"
 
 
 def format_memory(prediction: Prediction) -> str:

@@ -106,10 +106,5 @@ def price_is_assumed(gpu: Gpu) -> bool:
     """Whether the price is the one that this GPU's declaration admits to assume."""
     if "assum" not in gpu.sources.get("price_usd_per_hour", ""):
         return False
-    return _shipped_price(gpu.name) in (None, gpu.price_usd_per_hour)
-
-
-def _shipped_price(name: str) -> float | None:
-    """US dollars per hour that the project declares for a GPU; None for one it does not know."""
-    gpus = load_catalogue().gpus
-    return gpus[name].price_usd_per_hour if name in gpus else None
+    shipped = load_catalogue().gpus.get(gpu.name, gpu)
+    return shipped.price_usd_per_hour == gpu.price_usd_per_hour

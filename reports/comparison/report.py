@@ -33,7 +33,6 @@ from trainscout.reports.wording import (
 )
 from trainscout.simulators.predictor.io.terminal import labelled, plain_table
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
-from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 
@@ -175,7 +174,7 @@ def _same_question(other: Side, stored_step_s: float) -> RenderableType:
 def _totals(sides: Sequence[Side]) -> RenderableType:
     table = _sides_table(None, sides, [side.name for side in sides])
     found = [side.prediction for side in sides]
-    one, other = found[0], found[-1]
+    one, other, job = found[0], found[-1], sides[0].job
     gap = other.step_time_s - one.step_time_s
     dollars = other.cost_of_run_usd / one.cost_of_run_usd - 1 if one.cost_of_run_usd else None
     needed = [each.memory.needed_bytes for each in found]
@@ -201,7 +200,7 @@ def _totals(sides: Sequence[Side]) -> RenderableType:
             f"{other.tokens_per_s_per_gpu - one.tokens_per_s_per_gpu:+,.0f}",
         ),
         (
-            _whole_run(sides[0].job),
+            f"{format_tokens(job.training.tokens)} at ${job.gpu.price_usd_per_hour:,g} a GPU-hour",
             [format_usd(each.cost_of_run_usd) for each in found],
             "" if dollars is None else signed_percent(dollars),
         ),
@@ -219,12 +218,6 @@ def _totals(sides: Sequence[Side]) -> RenderableType:
     for name, values, change in figures:
         table.add_row(name, *values, *([change] if len(sides) > 1 else []))
     return table
-
-
-def _whole_run(job: Job) -> str:
-    """What dollars are of."""
-    price = f"${job.gpu.price_usd_per_hour:,g}"
-    return f"{format_tokens(job.training.tokens)} at {price} a GPU-hour"
 
 
 def _sides_table(title: str | None, sides: Sequence[Side], names: Sequence[str]) -> Table:

@@ -105,8 +105,8 @@ def impossible(job: Job) -> tuple[str, ...]:
     ]
     if len({mixer for mixer in model.kinds.values() if mixer.mamba2 is not None}) > 1:
         words.append("state-space mixers of several sizes")
-    softmax = {_sinks(model, layer) for layer in model.layer_kinds} - {None}
-    if len(softmax) > 1:
+    mixers = filter(None, map(model.mixer, model.layer_kinds))
+    if len({each.attention.sinks for each in mixers if each.attention is not None}) > 1:
         words.append("sinks in some layers only")
     reasons = [f"model: {each}" for each in words]
     if hybrid:
@@ -134,11 +134,6 @@ def _has_arguments(mixer: Mixer, *, hybrid: bool) -> bool:
     limited |= not attention.causal or attention.has_own_heads
     limited |= attention.head_gates or attention.keys_are_values or attention.reuses_kv
     return not limited and not (hybrid and attention.window is not None)
-
-
-def _sinks(model: Model, layer: Layer) -> bool | None:
-    mixer = model.mixer(layer)
-    return None if mixer is None or mixer.attention is None else mixer.attention.sinks
 
 
 def unsupported(job: Job) -> tuple[str, ...]:

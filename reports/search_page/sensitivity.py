@@ -189,7 +189,9 @@ def _change_row(
         # Of the others only the time is asked.
         seconds |= {rank: simulator.step_time_s(question.job(each)) for rank, each in others}
         winner = min(seconds, key=seconds.__getitem__)
-        ends.append(_end(_format_factor(factor), answer, question, winner))
+        # What people say rather than a factor below one.
+        words = f"× {factor:g}" if factor >= 1 else f"÷ {1 / factor:g}"
+        ends.append(_end(words, answer, question, winner))
     return {"name": change.name, "setting": change.setting, "ends": ends}
 
 
@@ -226,8 +228,3 @@ def _end(
         "days": question.training.tokens / prediction.tokens_per_s / SECONDS_A_DAY,
         "winner": winner,
     }
-
-
-def _format_factor(factor: float) -> str:
-    """``x 2``, ``/ 1.5``: what people say rather than a factor below one."""
-    return f"× {factor:g}" if factor >= 1 else f"÷ {1 / factor:g}"

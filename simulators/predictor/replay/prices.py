@@ -282,7 +282,8 @@ class Pricer:
         seconds = prices.seconds * (1 + self.excess) * longer
         columns = (seconds.tolist(), prices.evidence.tolist(), prices.memory_bound.tolist())
         for op, each_s, evidence, memory_bound in zip(new, *columns, strict=True):
-            grade = Evidence.ESTIMATED if ir.is_estimated(op) else EVIDENCE[evidence]
+            guessed = isinstance(op, ir.Gemm | ir.Attention) and op.estimated
+            grade = Evidence.ESTIMATED if guessed else EVIDENCE[evidence]
             known[op] = PricedOp(op, each_s, grade, memory_bound)
 
     def _communication(self, op: ir.Collective | ir.SendRecv) -> PricedOp:

@@ -7,36 +7,41 @@ bytes of the chunked algorithm (arXiv 2412.06464, section 3.3; ``fla.ops.gated_d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainscout.simulators.predictor.question.layers import DeltaNet
 
 from .adapters import input_bytes
 from .elementwise import norm_ops
-from .ir import Alloc, Op, Streaming
+from .ir import Alloc, Gemm, Op, Streaming
 from .linear import linear
 from .part import Part
 from .shard import Shard
 from .state_space import again, chunks, convolution, product
 
-# What the rule comes to in PyTorch's operations, forward and backward (``delta_rule``): kernels,
-# more for each row of a chunk and for each chunk of a sequence; bytes of a token and value head
-# for each of k, v, the tokens of a chunk, their square, and k v over them. Last, bytes that are
-# kept. Backward each chunk's slices have gradients as long as the sequence, which are added up:
-# so many bytes more a chunk, of k, v and its tokens. Recorded with PyTorch 2.13 from Transformers
-# 5.13 and 5.24, heads of 64 to 256, chunks of 16 to 64 tokens: bytes to 0.5 %, kept ones to 2.
+# What the rule comes to in PyTorch's operations beside its products, forward and backward
+# (``delta_rule``): kernels, more for each row of a chunk and for each chunk of a sequence; bytes
+# of a token and value head for each of k, v, the tokens of a chunk, their square, and k v over
+# them. Then bytes that are kept, and which products are made of all chunks at once; those of the
+# state are made one chunk after another. Backward each chunk's slices have gradients as long as
+# the sequence, which are added up: so many bytes more a chunk, of k, v and its tokens. Recorded
+# with PyTorch 2.13 from Transformers 5.13 and 5.24, heads of 64 to 256, chunks of 16 to 64
+# tokens: bytes to 0.5 %, kept ones to 2.
 _WRITTEN = {
     "rows": (
-        ((44, 6, 17), (135, 108, 108, 6.7, 32)),
-        ((24, 14, 56), (316, 106, 210, 49.8, 68)),
+        ((41, 6, 12), (99, 80, 88, 6.7, 20)),
+        ((22, 14, 46), (240, 60, 171, 49.8, 45)),
         (27, 12, 23, 1.35, 4),
+        ("keys", "w", "u"),
     ),
     "solved": (
-        ((46, 0, 9), (152, 104, 66, 0, 32)),
-        ((76, 0, 31), (375, 115, 183, 0, 68)),
+        ((44, 0, 5), (124, 84, 54, 0, 20)),
+        ((74, 0, 23), (309, 76, 151, 0, 45)),
         (32, 12, 22, 0, 4),
+        ("keys", "scores"),
     ),
 }
-_FOR_EACH_CHUNK = (47, 26, 17)
+_FOR_EACH_CHUNK = (47.4, 25.4, 16.5)
 
 
 def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
@@ -116,19 +121,9 @@ def _rule(shard: Shard, delta: DeltaNet) -> Part:
     number, length = chunks(shard, delta.chunk)
     heads, size = delta.v_heads // shard.tp, shard.element_bytes
     batch, k, v = number * heads, delta.k_dim, delta.v_dim
-    sizes = {
-        "keys": (length, length, k),
-        "inverse": (length, length, -(-length // 3)),
-        "w": (length, k, length),
-        "u": (length, v, length),
-        "held": (length, v, k),
-        "update": (k, v, length),
-        "scores": (length, length, k),
-        "inside": (length, v, length),
-        "across": (length, v, k),
-    }
     made = {
-        name: product(shard, f"delta_{name}", "delta", batch, *mnk) for name, mnk in sizes.items()
+        name: product(shard, f"delta_{name}", "delta", batch, *sizes)
+        for name, sizes in _products(delta, length).items()
     }
     forward = [op for each, _ in made.values() for op in each]
     remade = again(op for name in ("w", "u", "held", "update") for op in made[name][0])
@@ -153,21 +148,46 @@ def _rule(shard: Shard, delta: DeltaNet) -> Part:
     )
 
 
+def _products(delta: DeltaNet, length: int) -> dict[str, tuple[int, int, int]]:
+    """Rows, columns and depth of what is multiplied in a chunk."""
+    k, v = delta.k_dim, delta.v_dim
+    return {
+        "keys": (length, length, k),
+        "inverse": (length, length, -(-length // 3)),
+        "w": (length, k, length),
+        "u": (length, v, length),
+        "held": (length, v, k),
+        "update": (k, v, length),
+        "scores": (length, length, k),
+        "inside": (length, v, length),
+        "across": (length, v, k),
+    }
+
+
 def _written_rule(shard: Shard, delta: DeltaNet) -> Part:
-    """The same where PyTorch's operations are all there is (``_WRITTEN``)."""
+    """The same where PyTorch's operations are all there is (``_WRITTEN``), in fp32."""
     number, length = chunks(shard, delta.chunk)
-    k, v, loops = delta.k_dim, delta.v_dim, number // shard.batch
-    elements = number * length * delta.v_heads // shard.tp
-    forward, backward, kept = _WRITTEN[shard.delta_rule]
-    counts, sizes = (1, length, loops), (k, v, length, length**2, k * v / length)
+    k, v, loops, heads = delta.k_dim, delta.v_dim, number // shard.batch, delta.v_heads // shard.tp
+    elements = number * length * heads
+    forward, backward, kept, at_once = _WRITTEN[shard.delta_rule]
+    ahead: list[Op] = []
+    back: list[Op] = []
+    for name, sizes in _products(delta, length).items():
+        if name in at_once or name not in ("keys", "inverse", "w", "u"):
+            times = 1 if name in at_once else loops
+            passes = product(shard, f"delta_{name}", "delta", number * heads // times, *sizes)
+            for ops, own in zip((ahead, back), passes, strict=True):
+                gemms = (op for op in own if isinstance(op, Gemm))
+                ops += [replace(op, dtype="fp32", within="") for op in gemms] * times
+    counts, of = (1, length, loops), (k, v, length, length**2, k * v / length)
     # Python issues each of the forward pass.
     issued = _total(forward[0], counts)
-    share = elements * _total(forward[1], sizes) // issued
-    moved = elements * (_total(backward[1], sizes) + loops * _total(_FOR_EACH_CHUNK, sizes))
+    share = elements * _total(forward[1], of) // issued
+    moved = elements * (_total(backward[1], of) + loops * _total(_FOR_EACH_CHUNK, of))
     return Part(
-        (Streaming("delta_rule_fwd", "elementwise", share),) * issued,
-        (Streaming("delta_rule_bwd", "elementwise", moved, _total(backward[0], counts)),),
-        (Alloc("delta_written", elements * _total(kept, sizes)),),
+        (*ahead, *[Streaming("delta_rule_fwd", "elementwise", share)] * issued),
+        (*back, Streaming("delta_rule_bwd", "elementwise", moved, _total(backward[0], counts))),
+        (Alloc("delta_written", elements * _total(kept, of)),),
         forward_peak_bytes=4 * elements * (k + v),
         backward_peak_bytes=8 * elements * (k + v),
     )

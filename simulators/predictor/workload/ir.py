@@ -232,11 +232,6 @@ def is_of_a_mixer(op: object) -> bool:
     return kind.startswith(("scan_", "delta_", "conv_", "norm_bwd_groups"))
 
 
-def is_estimated(op: object) -> bool:
-    """Whether an operation stands for a part of a kernel that no published timing holds."""
-    return isinstance(op, (Gemm, Attention)) and op.estimated
-
-
 # What transformers consist of, and what else traced models may.
 TransformerKernel = Gemm | GroupedGemm | Attention | Streaming
 Kernel = TransformerKernel | Convolution
