@@ -12,7 +12,8 @@ from __future__ import annotations
 INVENTED: dict[str, bool | int | float] = {"bool": False, "int": 1, "float": 1.0}
 # Of many numbers neighbours differ, since scripts drop what shows no difference: groups of equal
 # rewards (DAPO, https://arxiv.org/abs/2503.14476, section 3.2). They come in turn, the first as
-# above; a prime number of them, so that those of a group differ wherever it lies.
+# above; a prime number of them, so that those of a group differ wherever it lies. Pixels, too:
+# bytes of four dimensions, three channels among them, are such shares of white.
 IN_TURN = tuple(1 - place / 32 for place in range(7))
 
 # Questions about unknown numbers, by operation: they are finite.

@@ -110,8 +110,11 @@ class Values:
             if isinstance(shadow, Missing):
                 hint = f"{operation}: {shadow.hint}"
             value = plain.full(tensor.shape, default, dtype=tensor.dtype)
-            if kind == "float" and 1 < value.numel() <= FOLLOWED_ELEMENTS:
-                turns = plain.tensor(IN_TURN).repeat(value.numel() // len(IN_TURN) + 1)
+            images = value.dim() == 4 and 3 in (value.shape[1], value.shape[3])
+            levels = 255 if images and value.dtype is torch.uint8 else 1
+            few = 1 < value.numel() <= FOLLOWED_ELEMENTS or images
+            if few and (kind == "float" or levels > 1):
+                turns = plain.tensor(IN_TURN).repeat(value.numel() // len(IN_TURN) + 1) * levels
                 value.copy_(turns[: value.numel()].reshape(value.shape))
             return Reading(value, Grade.INVENTED.label, hint)
 

@@ -368,6 +368,18 @@ def test_what_nobody_knows_is_invented_by_its_kind(dtype: Any, kind: str) -> Non
     assert "item" in reading.hint
 
 
+@pytest.mark.parametrize(
+    ("shape", "channels"), [((2, 3, 64, 64), 3), ((2, 64, 64, 3), 3), ((2, 64, 64, 1), 1)]
+)
+def test_images_that_nobody_knows_differ(shape: tuple[int, ...], channels: int) -> None:
+    rank = FakeRank()
+    with rank:
+        pixels = rank.values.read(rank.unknown(*shape, dtype=torch.uint8), "to cpu").value
+    # Their sizes as JPEG are what rewards of image models are made of.
+    assert torch.equal(pixels[0], pixels[1]) == (channels == 1)
+    assert (int(pixels.min()), int(pixels.max())) == ((207, 255) if channels == 3 else (1, 1))
+
+
 def test_unknown_numbers_are_taken_to_be_finite() -> None:
     rank = FakeRank()
     with rank:
