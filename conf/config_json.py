@@ -199,7 +199,9 @@ def _classified(
 def _with_images(content: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
     """A model of text with the towers in front of it."""
     vision, whole, sighted = content.get(_VISION), Config(content, kind), WITH_IMAGES[kind]
-    alone = sighted.alone and vision is None and content.get(_SOUND) is None
+    # A file of Qwen3.5's tower calls itself as the whole.
+    alone = bool(sighted.alone) and vision is None and content.get(_SOUND) is None
+    alone &= not {"hidden_size", "depth"} & {*content}
     if sighted.tower is not None and not isinstance(vision, Mapping) and not alone:
         raise InputError(f"{FILE}: {_VISION}", vision, "is missing", _TOWER)
     sound = content.get(_SOUND)
@@ -211,6 +213,8 @@ def _with_images(content: Mapping[str, Any], name: str, kind: str) -> dict[str, 
     ties = "tie_word_embeddings"
     of_text = sighted.ties_either and content[_TEXT].get(ties)
     own = {ties: whole.fields.get(ties) or of_text}
+    if alone and sighted.alone == "text":
+        own = {}
     text = {"model_type": sighted.text, **sighted.usual, **content[_TEXT], **own}
     fields = model_fields(text, name, inside=True)
     towers, assumed = list[Tower](), list[str]()

@@ -90,8 +90,9 @@ class Sighted:
     usual: Mapping[str, Any] = field(default_factory=dict)
     """What Transformers takes for fields that ``text_config`` leaves out, where that is not the
     language model's own default."""
-    alone: bool = False
-    """Where ``vision_config`` is left out, it is its language model alone."""
+    alone: str | None = None
+    """Where ``vision_config`` is left out, it is its language model alone, whose embeddings are
+    tied where the ``whole`` file says so, or its ``text`` (null: the tower is asked for)."""
     compares: int | None = None
     """Texts and images are compared, and so many tokens stand in front of an image's patches."""
     hears: bool = False

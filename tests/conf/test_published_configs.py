@@ -199,8 +199,12 @@ def test_a_file_without_a_tower_is_its_language_model() -> None:
     assert alone.towers == ()
     assert parameters(alone) == parameters(imported(scout))
     assert any("language model alone" in each for each in alone.simplified)
-    with pytest.raises(InputError, match="vision_config"):
-        imported({"model_type": "gemma3", "text_config": {}})
+    tied = imported({"model_type": "qwen3_5", "text_config": {"tie_word_embeddings": True}})
+    assert tied.tied_embeddings
+    tower = {"model_type": "qwen3_5", "depth": 27, "hidden_size": 1152, "intermediate_size": 4304}
+    for odd in ({"model_type": "gemma3", "text_config": {}}, tower | {"num_heads": 16}):
+        with pytest.raises(InputError, match="vision_config"):
+            imported(odd)
 
 
 def test_the_last_layer_attends_to_everything() -> None:
