@@ -323,7 +323,8 @@ def _stated(
         chunks = project_of(statement) == "torchtune" and statement.says("loss", "chunked")
         if statement.says("compile", "yes") and (chunks or own):
             changes["cross_entropy"] = "compiled"
-    if compiles and statement.says("compile", "no", "loss"):
+    # Not the kernels that Transformer Engine or Liger has in place of modules.
+    if compiles and statement.says("compile", "no", "loss") and not statement.says("layers"):
         changes |= {"fusion": "eager", "fused_norm": statement.says("norm", "fused")}
     if (schedule := statement.facts.get("schedule")) in SCHEDULES:
         # Forks have schedules that the framework lacks.
