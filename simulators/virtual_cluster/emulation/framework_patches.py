@@ -9,6 +9,7 @@ import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
@@ -135,6 +136,21 @@ def _flat_optimizer_states(module: ModuleType) -> None:
     own.type = lambda each: Tensor if isinstance(each, FakeTensor) else type(each)
 
 
+def _device_meshes(module: ModuleType) -> None:
+    from torch import cuda
+
+    own: Any = module.DeviceMesh
+    set_up = own._setup_world_group_and_device
+
+    def with_device(self: Any) -> Any:
+        # It chooses the device of a process that has not used any; here all have from the start.
+        if self._device_type == "cuda" and not (cuda.current_device() or cuda.memory_reserved()):
+            cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        return set_up(self)
+
+    own._setup_world_group_and_device = with_device
+
+
 def _remote_calls(module: ModuleType) -> None:
     def init_rpc(*_: Any, **__: Any) -> Any:
         raise refusal("torch.distributed.rpc", "what other ranks' functions return")
@@ -241,6 +257,7 @@ PATCHES: dict[str, Patch] = {
     "pynvml": _later(".cuda.management_library", "show_virtual_gpus"),
     "streaming.base.world": _streaming_node,
     "torch.distributed.checkpoint._state_dict_stager": _staged_checkpoints,
+    "torch.distributed.device_mesh": _device_meshes,
     "torch.distributed.fsdp._optim_utils": _flat_optimizer_states,
     "torch.distributed.rpc": _remote_calls,
     "torch.distributed.pipelining.stage": _pipeline_stages,

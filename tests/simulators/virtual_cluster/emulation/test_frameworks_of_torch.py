@@ -134,3 +134,23 @@ def test_what_few_scripts_use_of_torch(tmp_path: Path) -> None:
         ("all_gather", 32, 256),
         ("barrier", 0, 0),
     ]
+
+
+MESH = """
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+%s
+init_device_mesh("cuda", (16,))
+print("on", torch.ones(2, device="cuda").device)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "device"), [("", "cuda:3"), ("kept = torch.ones(2, device='cuda')", "cuda:0")]
+)
+def test_a_mesh_chooses_the_device_of_who_used_none(
+    before: str, device: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mesh.py").write_text(MESH % before)
+    run = emulate(tmp_path, str(tmp_path / "mesh.py"), "--world-size", WORLD, "--rank", 3)
+    assert f"on {device}" in run.output, run.output
