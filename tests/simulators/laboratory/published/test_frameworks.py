@@ -354,14 +354,12 @@ def test_gpt_2_of_transformers_had_no_fused_attention_yet():
     assert found.attention == "unfused"
 
 
-def test_transformers_models_may_have_transformer_engine_s_layers():
-    found = framework(framework="Transformer Engine layers in Hugging Face Transformers, 2024")
-    plain = framework(framework="Hugging Face Transformers, 2024")
-    assert (found.name, found.fusion) == ("huggingface", "fused")
-    assert not found.separate_projections
-    assert (plain.fusion, plain.separate_projections) == ("eager", True)
+def test_eager_models_may_have_transformer_engine_s_layers_and_their_pace():
     pace = framework(framework="Megatron-Core").host_launch_s
-    for wrapper, name in (("DDP", "torch_eager"), ("FSDP2", "torch_fsdp2")):
-        own = framework(framework=f"PyTorch {wrapper} with Transformer Engine layers, 2024")
+    labels = {"Hugging Face Transformers": "huggingface", "PyTorch DDP": "torch_eager"}
+    for label, name in (labels | {"PyTorch FSDP2": "torch_fsdp2"}).items():
+        own = framework(framework=f"Transformer Engine layers in {label}, 2024")
         assert (own.name, own.fusion, own.attention) == (name, "fused", "flash")
         assert (own.host_launch_s, own.host_forward_s) == (pace, 0.0)
+        assert not own.separate_projections
+        assert framework(framework=f"{label}, 2024").fusion == "eager"
