@@ -214,9 +214,12 @@ def test_the_last_layer_attends_to_everything() -> None:
 
 
 def test_windows_come_by_turns_where_no_field_lists_layers() -> None:
-    olmo = config_of("allenai/Olmo-3-1025-7B")
-    unsaid = {name: value for name, value in olmo.items() if name != "layer_types"}
-    assert imported(unsaid).pattern == imported(olmo).pattern
+    for name in ("allenai/Olmo-3-1025-7B", "openai/gpt-oss-120b"):
+        stated = config_of(name)
+        unsaid = {field: value for field, value in stated.items() if field != "layer_types"}
+        assert imported(unsaid).pattern == imported(stated).pattern
+    (first, *_, last) = imported({"model_type": "granite_swa", "num_hidden_layers": 8}).pattern
+    assert (first.mixer, last.mixer) == ("full", "window")
 
 
 def test_blocks_that_a_search_chose_have_sizes_of_their_own() -> None:
