@@ -56,9 +56,9 @@ def sequence_parallel(job: Job) -> Broken:
         return "sp", f"tp x cp does not divide the sequence of {job.sequence_length} tokens"
     if recipe.tp_comm_overlap and not recipe.sp:
         return "tp_comm_overlap", "overlapping TP communication needs sequence parallelism"
-    # Megatron-LM's MoE layer refuses to train otherwise.
-    if job.model.moe and not recipe.sp and max(recipe.tp, job.etp) > 1:
-        return "sp", "MoE with tp > 1 or etp > 1 needs sequence parallelism"
+    # Megatron-LM's MoE layer refuses to train otherwise (moe_layer.py, attn_tp_group).
+    if job.model.moe and not recipe.sp and recipe.tp > 1:
+        return "sp", "MoE with tp > 1 needs sequence parallelism"
     return None
 
 
