@@ -197,7 +197,7 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
     out = shard.tokens * shard.heads * model.v_head_dim * shard.element_bytes
     logsumexp = 4 * shard.tokens * shard.heads
     if shard.cp > 1 and shard.cp_comm_type == "a2a":
-        forward, backward = _by_heads(each, attention, kv_heads, q + k + v, out)
+        forward, backward = _by_heads(each, attention, kv_heads, (q, k, v), out)
     elif shard.cp > 1 and shard.gathers_ring:
         forward, backward = gathered_ring(
             shard,
@@ -318,21 +318,22 @@ def _limited(
 
 
 def _by_heads(
-    shard: Shard, attention: AttentionMixer, kv_heads: int, inputs: int, output: int
+    shard: Shard, attention: AttentionMixer, kv_heads: int, qkv: tuple[int, ...], output: int
 ) -> tuple[list[Op], list[Op]]:
-    """Shards of the sequence become shards of the heads, and the other way round after."""
+    """Shards of the sequence become shards of the heads, and the other way round after: queries,
+    keys and values each (Transformer Engine's ``flash_attn_a2a_communicate``)."""
     whole = shard.sequence * shard.cp
     local = shard.heads // shard.cp, kv_heads // shard.cp
     return (
         [
-            *exchange(shard, "qkv_exchange", inputs),
+            *(op for size in qkv for op in exchange(shard, "qkv_exchange", size)),
             *_limited(shard, attention, *local, whole, "fwd"),
             *exchange(shard, "output_exchange", output),
         ],
         [
             *exchange(shard, "output_grad_exchange", output),
             *_limited(shard, attention, *local, whole, "bwd"),
-            *exchange(shard, "qkv_grad_exchange", inputs),
+            *(op for size in qkv for op in exchange(shard, "qkv_grad_exchange", size)),
         ],
     )
 
