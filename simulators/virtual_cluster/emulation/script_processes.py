@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -234,6 +235,10 @@ def launch_patches(state: RankState) -> dict[str, Any]:
             return {state.rank: entrypoint(*args)}
         local_rank = os.environ["LOCAL_RANK"]
         words = [str(each).replace(macros.local_rank, local_rank) for each in args]
+        script = next((Path(word) for word in words if word.endswith(".py")), None)
+        if script is not None and script.is_file() and "--local_rank" in script.read_text():
+            # As torch's first launcher had it, for which the script was written.
+            words = [word.replace("--local-rank=", "--local_rank=") for word in words]
         # Python's are an option of its own and then what it runs.
         program = find_program(entrypoint) or entrypoint
         run_main(words[1:] if words[:1] == ["-u"] else [program, *words])

@@ -182,6 +182,11 @@ cat no_such_checkpoint
 import os, sys
 os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", "training.py"])
 """,
+    "launched.sh": """
+sed '1i import sys; assert sys.argv[1:] == ["--local_rank=3"]' training.py > early.py
+python -m torch.distributed.launch --nproc_per_node 8 early.py
+rm early.py
+""",
     "one_by_one.py": """
 import os, subprocess, sys
 places = [dict(os.environ, PYTHONPATH="", LOCAL_RANK=str(rank)) for rank in range(8)]
