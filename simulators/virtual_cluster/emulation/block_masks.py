@@ -33,63 +33,54 @@ def computed_share(mask: Sequence[Any], values: Values) -> float | None:
         mask: ``BlockMask.as_tuple()``: lengths, counts and places of partial and of full blocks
             by row of blocks, ..., tokens a block of queries and of keys, the mask's function.
     """
-    queries, keys, partial, _, full = mask[:5]
-    cells = -(-queries // mask[-3]) * -(-keys // mask[-2])
-    readings = [values.read(count, "mask") for count in (partial, full) if count is not None]
-    if all(reading.grade == Grade.EXACT.label for reading in readings):
-        # Counts below none, as scripts that subtract full blocks make them, are none.
-        blocks = sum(float(reading.value.clamp(min=0).sum()) for reading in readings)
-        return blocks / (cells * partial.shape[0] * partial.shape[1])
-    if cells * partial.shape[0] > FOLLOWED_ELEMENTS:
-        return None
+    queries, keys, partial, _, full, *_, rows, columns, sees = mask
+    batch, cells = partial.shape[0], -(-queries // rows) * -(-keys // columns)
+    host = _OnHost(values)
     try:
-        with _OnHost(values), torch.no_grad():
-            return _seen_at_corners(mask, partial.shape[0])
-    except (*CANNOT, _UnknownError):
+        # Counts below none, as scripts that subtract full blocks make them, are none.
+        counts = [host.known(each).clamp(min=0) for each in (partial, full) if each is not None]
+        return sum(float(each.sum()) for each in counts) / (cells * batch * partial.shape[1])
+    except LookupError:
+        pass
+    if cells * batch > FOLLOWED_ELEMENTS:
         return None
-
-
-def _seen_at_corners(mask: Sequence[Any], batch: int) -> float:
-    """The share of blocks of which a corner is seen.
-
-    The corners of a block hold its nearest and its farthest pair of tokens: of masks that leave
-    bands and documents, a block without a corner is empty.
-    """
-    queries, keys, *_, rows, columns, sees = mask
-    first = torch.tensor(0)
+    # The corners of a block hold its nearest and its farthest pair of tokens: of masks that leave
+    # bands and documents, a block without a corner is empty.
     ends = [
-        (torch.arange(0, length, block), torch.arange(block - 1, length + block - 1, block))
+        (first := torch.arange(0, length, block), (first + block - 1).clamp(max=length - 1))
         for length, block in ((queries, rows), (keys, columns))
     ]
-    total = 0.0
-    for sequence in range(batch):
-        seen = torch.zeros((), dtype=torch.bool)
-        for row, column in itertools.product(*ends):
-            row, column = row.clamp(max=queries - 1), column.clamp(max=keys - 1)
-            seen = seen | sees(torch.tensor(sequence), first, row[:, None], column[None, :])
-        total += float(seen.double().mean())
-    return total / batch
-
-
-class _UnknownError(Exception):
-    """A mask closes over a tensor of which nothing is known."""
+    seen = torch.zeros((), dtype=torch.bool)
+    try:
+        with host, torch.no_grad():
+            one = torch.arange(batch)[:, None, None]
+            for row, column in itertools.product(*ends):
+                seen = seen | sees(one, torch.tensor(0), row[:, None], column[None, :])
+            return float(seen.double().mean())
+    except (*CANNOT, LookupError):
+        return None
 
 
 class _OnHost(TorchDispatchMode):
-    """Computes in host memory, with what is known of the device's tensors."""
+    """Computes in host memory, with what is exactly known of the device's tensors."""
 
     def __init__(self, values: Values) -> None:
         super().__init__()
         self._values = values
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(self._known, (args, kwargs or {}))
+        args, kwargs = tree_map(self.known, (args, kwargs or {}))
         return func(*args, **kwargs)
 
-    def _known(self, value: Any) -> Any:
+    def known(self, value: Any) -> Any:
+        """The value of a device tensor; anything else as it is.
+
+        Raises:
+            LookupError: where it is not known exactly.
+        """
         if not isinstance(value, FakeTensor):
             return value
         reading = self._values.read(value, "mask")
         if reading.grade != Grade.EXACT.label:
-            raise _UnknownError
+            raise LookupError
         return reading.value

@@ -28,8 +28,6 @@ class Launches:
         self._fusion = Fusion()
         self._region: list[events.Event] = []
         self._depth = 0
-        # How deep the region is that something runs within which is no part of it.
-        self._left = 0
 
     def take(self, event: events.Event) -> tuple[Launch, ...]:
         """Launches that ``event`` leads to, in order.
@@ -41,23 +39,18 @@ class Launches:
             return self._launch(event, lower(event))
         if isinstance(event, (events.Alloc, events.Resize)):
             self._fusion.sizes[event.storage] = event.bytes
-        elif isinstance(event, (events.Begin, events.End)) and event.kind == ASIDE:
-            return self._step(isinstance(event, events.Begin))
-        elif isinstance(event, (events.Begin, events.End)) and event.kind == FUSED:
-            self._depth = max(0, self._depth + (1 if isinstance(event, events.Begin) else -1))
+        elif isinstance(event, (events.Begin, events.End)) and event.kind in (FUSED, ASIDE):
+            begins = isinstance(event, events.Begin)
+            if event.kind == ASIDE:
+                # What takes a gradient waits for the kernels that came before.
+                begins = not begins
+                event = events.Begin(FUSED, "") if begins else events.End(FUSED)
+            self._depth = max(0, self._depth + (1 if begins else -1))
             self._region.append(event)
             return () if self._depth else self._close()
         if self._depth:
             self._region.append(event)
         return ()
-
-    def _step(self, aside: bool) -> tuple[Launch, ...]:
-        """What a region does with a gradient waits for the kernels that came before."""
-        launches = self._close() if aside else ()
-        self._depth, self._left = (0, self._depth) if aside else (self._left, 0)
-        if self._depth:
-            self._region.append(events.Begin(FUSED, ""))
-        return launches
 
     def _close(self) -> tuple[Launch, ...]:
         region, self._region = self._region, []

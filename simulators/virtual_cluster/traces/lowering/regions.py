@@ -53,15 +53,12 @@ class Member:
 class Fusion:
     """Operations of a region that wait for each other.
 
-    ``born`` and ``freed`` are the storages that came and went since the first of them; ``sizes``
-    the bytes of storages; ``region`` counts regions.
+    ``sizes``: the bytes of storages; ``region`` counts regions.
     """
 
     def __init__(self) -> None:
         self.sizes: dict[int, int] = {}
         self._members: list[Member] = []
-        self.born: set[int] = set()
-        self.freed: set[int] = set()
         self.region = 0
         # What kernels of a region made that had no memory then: the region, the bytes that were
         # not written, and those that were read for it, by storage.
@@ -95,30 +92,25 @@ class Fusion:
         kernel. Operations that fuse with no other are left out."""
         taken = {member.index for member in members}
         self._members = [each for each in self._members if each.index not in taken]
-        awaited = {storage for each in self._members for storage in each.reads}
-        gone = (self.born & self.freed) - awaited
         lowered: dict[int, Lowered] = {}
         for group in _sharing(members):
             if len(group) > 1 or self._passes(group[0]):
                 lowered |= dict.fromkeys([each.index for each in group], Lowered((), RULE))
-                lowered[group[-1].index] = self._kernel(group, gone)
-        if not self._members:
-            self.born.clear()
-            self.freed.clear()
+                lowered[group[-1].index] = self._kernel(group)
         return lowered
 
     def _passes(self, member: Member) -> bool:
         """Whether it reads or writes what has no memory."""
         return any(self.sizes.get(storage) == 0 for storage in member.storages)
 
-    def _kernel(self, group: list[Member], gone: set[int]) -> Lowered:
+    def _kernel(self, group: list[Member]) -> Lowered:
         alone: dict[str, int] = defaultdict(int)
         for member in group:
             for kernel in member.alone.kernels:
                 if isinstance(kernel, Streaming):
                     alone[kernel.kind] += kernel.bytes
         name = "fused_" + "_".join(dict.fromkeys(each.op.name.split(".")[1] for each in group))
-        left = self._crossing_bytes(group, gone)
+        left = self._crossing_bytes(group)
         kernels: list[Streaming] = []
         for kind in _CLASSES:
             share = left if kind == "elementwise" else min(left, alone[kind])
@@ -127,7 +119,7 @@ class Fusion:
                 left -= share
         return Lowered(tuple(kernels), RULE)
 
-    def _crossing_bytes(self, group: list[Member], gone: set[int]) -> int:
+    def _crossing_bytes(self, group: list[Member]) -> int:
         """Bytes read from outside a kernel and written for somebody after it."""
         read: dict[int, int] = {}
         written: dict[int, int] = {}
@@ -148,8 +140,6 @@ class Fusion:
                     made_of[spec.storage] = made_of.get(spec.storage, {}) | sources
         out = 0
         for storage, size in written.items():
-            if storage in gone:
-                continue
             if self.sizes.get(storage) == 0:
                 self._unwritten[storage] = self.region, size, made_of[storage]
             else:
@@ -239,13 +229,9 @@ def lower_events(
                     closed |= fusion.before(event)
         elif isinstance(event, events.Alloc | events.Resize):
             sizes[event.storage] = event.bytes
-            if depth:
-                fusion.born.add(event.storage)
         elif not depth:
             depth = int(isinstance(event, events.Begin) and event.kind == FUSED)
             fusion.region += depth
-        elif isinstance(event, events.Free):
-            fusion.freed.add(event.storage)
         elif isinstance(event, events.Begin | events.End):
             if event.kind == ASIDE:
                 aside = isinstance(event, events.Begin)
@@ -253,7 +239,7 @@ def lower_events(
                 depth += 1 if isinstance(event, events.Begin) else -1
             if not depth:
                 closed = fusion.rest()
-        elif not isinstance(event, events.HostGap | events.Site):
+        elif not isinstance(event, events.Free | events.HostGap | events.Site):
             closed = fusion.rest()
         for place, what in closed.items():
             lowered[place] = what

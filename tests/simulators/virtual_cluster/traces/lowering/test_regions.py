@@ -54,7 +54,7 @@ def kernels(events: list[Event]) -> list[tuple[int, str, int]]:
 def test_a_region_reads_what_is_outside_and_writes_what_stays() -> None:
     events = [
         Begin("fused", "bias_add_add"),
-        alloc(3),
+        Alloc(3, 0, 0),
         add(1, 2, 3),
         alloc(4),
         add(3, 1, 4),
@@ -127,7 +127,7 @@ def test_a_gated_activation_fuses_across_the_product_of_its_gate() -> None:
     events: list[Event] = [
         Begin("fused", ""),
         product(8, 10),
-        alloc(11),
+        Alloc(11, 0, 0),
         op("aten.silu.default", (x(10),), x(11)),  # type: ignore[arg-type]
         product(8, 12),
         op("aten.mul.Tensor", (x(11), x(12)), x(13)),  # type: ignore[arg-type]
@@ -250,11 +250,13 @@ def test_fusing_never_moves_more_than_one_by_one(
     for number, (name, first, second, frees) in enumerate(calls):
         sources = [there[first % len(there)], there[second % len(there)]]
         read |= {source for source in sources if source >= 100}
-        inside += [alloc(number), op(f"aten.{name}", tuple(map(x, sources)), x(number))]  # type: ignore[arg-type]
+        inside += [
+            Alloc(number, 0 if frees else SIZE, 0),
+            op(f"aten.{name}", tuple(map(x, sources)), x(number)),
+        ]  # type: ignore[arg-type]
         there.append(number)
         if frees:
             gone.add(number)
-    inside += [Free(number) for number in sorted(gone)]
     alone = sum(size for _, _, size in kernels(inside))
     fused = sum(size for _, _, size in kernels([Begin("fused", ""), *inside, End("fused")]))
     assert fused <= alone
