@@ -211,7 +211,7 @@ class Host:
         if event.phase != events.SETUP and begun > self.steps[-1].number:
             self._end_step()
             self.steps.append(Step(begun, self.clock.now_ps))
-        if event.phase == events.FORWARD:
+        if event.phase == events.OPTIMIZER:
             self.steps[-1].trains = True
 
     def _site(self, event: events.Site) -> None:

@@ -22,8 +22,8 @@ from .representation import Representation
 class Step:
     """A rank's training step, by the work launched in it.
 
-    ``start_ps`` is the host's, ``end_ps`` is when all of it had run; it ``trains`` when a forward
-    pass was in it. Of the device's time,
+    ``start_ps`` is the host's, ``end_ps`` is when all of it had run; it ``trains`` when an
+    optimizer took a step in it. Of the device's time,
     ``kernels_ps`` it ran kernels, ``transfers_ps`` only communication, ``peers_ps`` nothing but
     communication that waited for other ranks.
     """

@@ -185,8 +185,11 @@ def test_device_time_is_booked_by_step():
     step = [kernel(1e-3), collective("0-1", 0, size), WorkWait(1000, 0), kernel(2e-3)]
     first = [group(0, 1), Phase("forward", 0), *step]
     late = [group(0, 1), Phase("forward", 0), kernel(4e-3), *step[1:]]
-    simulation, _ = play({0: [*first, Phase("forward", 1), kernel(1e-3)], 1: late})
+    after = [Phase("optimizer", 0), Phase("forward", 1), kernel(1e-3)]
+    simulation, _ = play({0: [*first, *after], 1: late})
     before, zero, one = simulation.hosts[0].steps
+    # What is evaluated after the last step is none.
+    assert (zero.trains, one.trains) == (True, False)
     assert before.kernels_ps == 0
     assert zero.kernels_ps == pytest.approx(1e12 * (3e-3))
     assert zero.transfers_ps == pytest.approx(1e12 * (LATENCY_S + 1e-3))
