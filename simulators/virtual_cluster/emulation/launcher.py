@@ -168,12 +168,11 @@ def main(arguments: Sequence[str]) -> int:
     failed = _run(args, options)
     if not failed and not args.no_check and len(options) > 1:
         failed = _check_together([one.trace for one in options], args.strict)
-    if not failed:
-        folder = options[0].trace.parent
-        print(f"run: step time: trainscout trace replay {folder} --cluster NAME", file=sys.stderr)
-    if failed or args.profile is None:
+    if failed:
         return failed
-    return _time_kernels([one.trace for one in options], args.profile)
+    folder = options[0].trace.parent
+    print(f"run: step time: trainscout trace replay {folder} --cluster NAME", file=sys.stderr)
+    return _time_kernels([one.trace for one in options], args.profile) if args.profile else OK
 
 
 def _time_kernels(traces: Sequence[Path], output: Path) -> int:
