@@ -39,7 +39,7 @@ def computed_share(mask: Sequence[Any], values: Values) -> float | None:
     try:
         # Counts below none, as scripts that subtract full blocks make them, are none.
         counts = [host.known(each).clamp(min=0) for each in (partial, full) if each is not None]
-        return sum(float(each.sum()) for each in counts) / (cells * batch * partial.shape[1])
+        return float(sum(each.sum() for each in counts)) / (cells * partial.shape[:2].numel())
     except LookupError:
         pass
     if cells * batch > FOLLOWED_ELEMENTS:

@@ -151,19 +151,20 @@ def flex(pass_: str) -> Callable[[Op], Lowered]:
 
     def rule(op: Op) -> Lowered:
         query, key, value = (tensor(op, each) for each in range(3))
-        shapes = _four(op, query), _four(op, key), _four(op, value)
         masks = [each[-1] for each in op.inputs if isinstance(each, tuple) and _is_mask(each)]
-        causal = any("noop" not in str(mask) for mask in masks)
         share = keyword(op, "computed_share")
+        pieces, causal = 1, any("noop" not in str(mask) for mask in masks)
         if isinstance(share, float):
-            causal = False
             # As many blocks, of short sequences one behind the other: each pass goes over all
             # queries or all keys in parallel, and each of them meets few of the others.
-            pieces = max(1, min(round(1 / max(share, 1e-9)), query.shape[2], key.shape[2]))
-            shapes = tuple(
-                (batch * pieces, heads, -(-length // pieces), width)
-                for batch, heads, length, width in shapes
-            )
+            pieces, causal = round(1 / max(share, 1e-9)), False
+            pieces = max(1, min(pieces, query.shape[2], key.shape[2]))
+
+        def cut(spec: TensorSpec) -> tuple[int, ...]:
+            batch, heads, length, width = _four(op, spec)
+            return batch * pieces, heads, -(-length // pieces), width
+
+        shapes = cut(query), cut(key), cut(value)
         name, dtype = short_name(op), precision(query)
         return attention(name, shapes, causal, pass_, dtype, FLASH, estimated=share is None)
 
