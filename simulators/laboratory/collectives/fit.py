@@ -106,10 +106,9 @@ def _anchors(
 
 TRANSPORTS = ("nvlink", "pcie", *FABRICS)
 
-# (transport, cluster, band) and the median absolute error there.
 Errors = dict[tuple[str, str, str], float]
-# As many as an algorithm has coefficients.
-FEWEST_ROWS = 7
+"""By transport, cluster and band the median absolute error there."""
+FEWEST_ROWS = 7  # As many as an algorithm has coefficients.
 
 
 def errors_of(result: Fit, rows: Sequence[Row]) -> Errors:
@@ -214,9 +213,8 @@ def _coefficients(transport: str, result: Fit) -> dict[str, dict[str, Any]]:
 
 def _errors(transport: str, fitted: Errors, unknown: Errors) -> dict[str, Any]:
     """Each cluster's errors by band, in the order of the bands."""
-    ordered = sorted(fitted, key=lambda cell: (cell[1], BAND_NAMES.index(cell[2])))
     document: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-    for cell in ordered:
+    for cell in sorted(fitted, key=lambda cell: (cell[1], BAND_NAMES.index(cell[2]))):
         if cell[0] == transport:
             errors = {"fitted": fitted[cell], "left_out": unknown[cell]}
             document[cell[1]][cell[2]] = {name: round(off, 3) for name, off in errors.items()}
@@ -258,11 +256,7 @@ def _measured(transport: str) -> bool:
 
 
 def write(fitted: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
-    """Write each transport's file with a new ``fitted`` part, each file whole or not at all.
-
-    Raises:
-        InputError: for a folder that cannot be written.
-    """
+    """Write each transport's file with a new ``fitted`` part, each file whole or not at all."""
     for name, part in fitted.items():
         write_output("--output", directory / f"{name}.yaml", _text({**load(name), "fitted": part}))
 
@@ -302,8 +296,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(options: argparse.Namespace) -> str:
     # Where a table lies says nothing to a reader; its name does.
-    names = [path.name for path in options.results]
-    words = ["trainscout", "collectives", "fit", *names]
+    words = ["trainscout", "collectives", "fit", *(path.name for path in options.results)]
     for option, path in (("--output", options.output), ("--errors", options.errors)):
         words += [] if path is None else [option, str(path)]
     return shlex.join(words)

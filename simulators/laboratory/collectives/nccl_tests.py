@@ -33,15 +33,14 @@ _ROW = re.compile(r"(?:^|[\s:>])(\d+)\s+\d+\s+(?:u?int\d+|half|float|double|bflo
 # Time, algorithm and bus bandwidth and wrong values, out of place and then in place.
 _FIGURES = 8
 _MOST_BYTES = 64 << 20
-# One thread that drives several GPUs (-g) launches on one after another, and calls take that at
-# least: 4.2 us a GPU on five to eight A100 (NVIDIA/nccl-tests issue 123). Training has a process
-# for each, so calls must take so many times as long to say something of it.
+# A thread that drives several GPUs (-g) launches on one after another: 4.2 us each on five to
+# eight A100 (NVIDIA/nccl-tests issue 123). Calls of so many times that tell of training.
 _LAUNCH_US = 4.2
 BEYOND_LAUNCHES = 1.5
 
 
 def launches_us(gpus: int) -> float:
-    """What one thread takes to launch a call on its GPUs; 0 on one, whose calls queue."""
+    """What one thread takes to launch a call on several GPUs; 0 on one, whose calls queue."""
     return _LAUNCH_US * gpus if gpus > 1 else 0.0
 
 
@@ -144,10 +143,9 @@ def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], 
         elif size and bus:
             timed.append(Timed(_KINDS[test], over, len(hosts), size, bus, number))
     if launched:
-        where = f"{path.name}, lines {launched[0]} to {launched[-1]}"
         left.append(
-            f"{where}: {len(launched)} sizes take little longer than one thread takes to launch "
-            "on its GPUs (-g), left out: a process for each (mpirun, -g 1) tells of short calls"
+            f"{path.name}, line {launched[0]} on: {len(launched)} sizes take little longer than "
+            "one thread takes to launch on its GPUs (-g), left out: mpirun, -g 1 time short calls"
         )
     left += [f"{path.name}: {name}_perf has no place in a curve, left out" for name in unknown]
     if not timed:
