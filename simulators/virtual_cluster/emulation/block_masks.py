@@ -39,7 +39,8 @@ def computed_share(mask: Sequence[Any], values: Values) -> float | None:
     try:
         # Counts below none, as scripts that subtract full blocks make them, are none.
         counts = [host.known(each).clamp(min=0) for each in (partial, full) if each is not None]
-        return float(sum(each.sum() for each in counts)) / (cells * partial.shape[:2].numel())
+        share: float = sum(each.sum().item() for each in counts) / cells
+        return share / int(partial.shape[:2].numel())
     except LookupError:
         pass
     if cells * batch > FOLLOWED_ELEMENTS:
