@@ -72,8 +72,9 @@ class Transport:
     unvalidated_share: float = 0.5
 
     def unvalidated(self, nodes: int) -> float:
-        """``unvalidated_share``, less with each doubling beyond two nodes."""
-        return self.unvalidated_share * (1 - LOST_A_DOUBLING) ** max(0.0, math.log2(nodes / 2))
+        """``unvalidated_share``, where it is one less with each doubling beyond two nodes."""
+        doublings = max(0.0, math.log2(nodes / 2)) if self.unvalidated_share < 1 else 0.0
+        return self.unvalidated_share * (1 - LOST_A_DOUBLING) ** doublings
 
     def protocols_for(self, architecture: str) -> tuple[str, ...]:
         return self.protocols.get(architecture, self.protocols["default"])

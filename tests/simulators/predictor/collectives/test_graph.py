@@ -111,7 +111,7 @@ def test_half_is_counted_of_a_network_that_nobody_validated() -> None:
     # Its share of the NICs' rate was measured beside other jobs.
     shared = cluster(4, 8, fabric="omni_path")
     rates = [
-        wiring_of(group(8, 2), m.A100, replace(shared, oversubscription=each)).nics_gbs
+        wiring_of(group(8, 4), m.A100, replace(shared, oversubscription=each)).nics_gbs
         for each in (1.0, None)
     ]
     assert rates[0] == rates[1]
