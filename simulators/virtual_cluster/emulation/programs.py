@@ -7,15 +7,18 @@ rank's process; those of other ranks, and all after the first that trained, end 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import runpy
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK
 from trainscout.simulators.predictor.io.own_process import end_with_parent
 
@@ -23,7 +26,6 @@ from .vendor import PACKAGES
 
 MASTER_PORT = "29500"
 _SETTINGS = "TRAINSCOUT_PROGRAMS"
-_STARTERS = "starters"
 _STARTERS_OF_RANKS = ("srun", "mpirun", "mpiexec")
 STARTUP = str(Path(__file__).with_name("startup"))
 _BIN = str(Path(sys.executable).parent)
@@ -111,16 +113,17 @@ def set_environment(world_size: int, rank: int, local_world_size: int) -> None:
 class Programs:
     """Which process a rank's trace is of: a file says that one has trained, and its exit code.
 
-    ``claim``: that file, beside what ``make_starters`` made; None: as another process has it.
     ``command``: what such a process is started with, after the interpreter's name. ``child``:
     whether this is one.
     """
 
-    def __init__(
-        self, claim: Path | None, command: Sequence[str], local_rank: int, *, child: bool
-    ) -> None:
+    def __init__(self, command: Sequence[str], local_rank: int, *, child: bool) -> None:
         self._child = child
-        self._claim = claim or Path(json.loads(os.environ[_SETTINGS])["claim"])
+        if child:
+            self._claim = Path(json.loads(os.environ[_SETTINGS])["claim"])
+        else:
+            self._claim = Path(tempfile.gettempdir(), f"trainscout-trained-{os.getpid()}")
+            self._claim.unlink(missing_ok=True)
         settings = {
             "command": list(command),
             "packages": ["torch", *PACKAGES],
@@ -129,7 +132,7 @@ class Programs:
             "pid": None if child else os.getpid(),
         }
         os.environ[_SETTINGS] = json.dumps(settings)
-        put_first("PATH", str(self._claim.parent / _STARTERS))
+        put_first("PATH", str(_starters()))
 
     def have_trace(self, trained: bool) -> bool:
         """Whether the rank's trace is that of this process, which has ``trained``."""
@@ -145,6 +148,8 @@ class Programs:
         """The process whose trace it is has ended with ``code``."""
         if self._child:
             self._claim.write_text(str(code))
+        else:
+            self._claim.unlink(missing_ok=True)
         return code
 
     def ended_elsewhere(self, code: int, *, enough: bool) -> int:
@@ -153,24 +158,28 @@ class Programs:
         if self._child:
             return code
         trained = int(self._claim.read_text() or FAILURE)
+        self._claim.unlink()
         return trained or (OK if enough else code)
 
 
-def make_starters(folder: Path) -> None:
-    """Make what scripts are to find before all else: this Python's own programs, though they set
-    PYTHONPATH, and what would start ranks on other machines."""
-    starters = folder / _STARTERS
-    starters.mkdir()
-    python, ranks = folder / "python", folder / "ranks"
-    python.write_text(_PYTHON.format(startup=STARTUP, bin=_BIN))
-    ranks.write_text(_RANKS)
-    made = dict.fromkeys(_STARTERS_OF_RANKS, ranks)
+def _starters() -> Path:
+    """A folder of what scripts are to find before all else: this Python's own programs, though
+    they set PYTHONPATH, and what would start ranks on other machines."""
+    python = _PYTHON.format(startup=STARTUP, bin=_BIN)
+    key = hashlib.sha256((python + _RANKS).encode()).hexdigest()[:16]
+    folder = cache_folder() / "native" / f"programs-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = dict.fromkeys(_STARTERS_OF_RANKS, _RANKS)
     for name in os.listdir(_BIN):
         if os.access(os.path.join(_BIN, name), os.X_OK):
-            made.setdefault(name, python)
-    for name, starter in made.items():
-        starter.chmod(0o755)
-        (starters / name).symlink_to(starter)
+            texts.setdefault(name, python)
+    for name in texts.keys() - set(os.listdir(folder)):
+        # Ranks may start at the same time.
+        own = folder / f".{name}.{os.getpid()}"
+        own.write_text(texts[name])
+        own.chmod(0o755)
+        own.replace(folder / name)
+    return folder
 
 
 def put_first(variable: str, folder: str) -> None:

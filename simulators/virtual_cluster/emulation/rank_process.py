@@ -10,10 +10,8 @@ import contextlib
 import math
 import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Iterator
@@ -44,7 +42,7 @@ from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
 from .imbalance import Imbalance
 from .prepared import ended_with, fork_rank, preload_modules
-from .programs import STARTUP, Programs, make_starters, put_first, run_main
+from .programs import STARTUP, Programs, put_first, run_main
 from .ranks_before import RanksBefore
 from .report import describe_gap, show_summary, swallowed, watch
 from .sink import FileSink, ListSink, Sink, UntilForward
@@ -300,15 +298,11 @@ def trace_rank(
 
 
 def _be_rank(
-    before: RanksBefore,
-    folder: Path | None,
-    options: RanksOptions,
-    rank: RankOptions,
-    virtual: VirtualRank,
+    before: RanksBefore, options: RanksOptions, rank: RankOptions, virtual: VirtualRank
 ) -> int:
     _, *command = own_process(RANK_PROCESS, packed(replace(options, ranks=(rank,))))
     local_rank = rank.rank % min(rank.local_world_size, rank.world_size)
-    programs = Programs(folder and folder / str(rank.rank), command, local_rank, child=rank.child)
+    programs = Programs(command, local_rank, child=rank.child)
     if options.only_set_up:
         return set_up(rank, virtual)
     return trace_rank(before, programs, rank, virtual)
@@ -318,25 +312,16 @@ def main(arguments: list[str]) -> int:
     """Prepare, fork the ranks and wait for them; the first code, by rank, that is not 0."""
     options: RanksOptions = unpacked(arguments[0])
     end_with_parent()
-    if len(arguments) == 1:
-        folder = Path(tempfile.mkdtemp(prefix="trainscout-programs-"))
-        try:
-            make_starters(folder)
-            return _run_ranks(options, folder)
-        finally:
-            shutil.rmtree(folder)
-    # A program of a script's own, which began anew.
-    _, role, *words = arguments
-    rank = replace(options.ranks[0], script=tuple(words), child=role == "child")
-    if not rank.child:
-        # What this process was before it left its trace unfinished.
-        for left in rank.trace.parent.glob(f".{rank.trace.name}.*"):
-            left.unlink()
-    return _run_ranks(replace(options, ranks=(rank,)), None)
-
-
-def _run_ranks(options: RanksOptions, folder: Path | None) -> int:
-    run = partial(_be_rank, RanksBefore(), folder, options)
+    if len(arguments) > 1:
+        # A program of a script's own, which began anew.
+        _, role, *words = arguments
+        rank = replace(options.ranks[0], script=tuple(words), child=role == "child")
+        options = replace(options, ranks=(rank,))
+        if not rank.child:
+            # What this process was before it left its trace unfinished.
+            for left in rank.trace.parent.glob(f".{rank.trace.name}.*"):
+                left.unlink()
+    run = partial(_be_rank, RanksBefore(), options)
     waiting = list(enumerate(options.ranks))
     try:
         virtual = prepared(options)
