@@ -236,7 +236,7 @@ def launch_patches(state: RankState) -> dict[str, Any]:
         local_rank = os.environ["LOCAL_RANK"]
         words = [str(each).replace(macros.local_rank, local_rank) for each in args]
         script = next((Path(word) for word in words if word.endswith(".py")), None)
-        if script is not None and script.is_file() and "--local_rank" in script.read_text():
+        if script is not None and script.is_file() and b"--local_rank" in script.read_bytes():
             # As torch's first launcher had it, for which the script was written.
             words = [word.replace("--local-rank=", "--local_rank=") for word in words]
         # Python's are an option of its own and then what it runs.

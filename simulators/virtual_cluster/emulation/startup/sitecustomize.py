@@ -15,7 +15,8 @@ _SETTINGS = "TRAINSCOUT_PROGRAMS"
 _WORKER = re.compile(r"from multiprocessing\.(spawn|forkserver) ")
 # Other code that Python, or this package, starts processes of its own with.
 _NO_PROGRAM = re.compile(r"from multiprocessing|.*import trainscout", re.DOTALL)
-_RANK = re.compile(r"--(?:local[-_])?rank(?:=(\d+))?")
+# Not ``--rank``, which low-rank adapters have as well.
+_RANK = re.compile(r"--local[-_]rank(?:=(\d+))?")
 
 
 class _Finder:
@@ -46,7 +47,7 @@ class _Finder:
 def _begin() -> None:
     words, text = sys.argv, os.environ.get(_SETTINGS)
     if words[0] in ("-c", "-m"):
-        code = sys.orig_argv[-len(words)]
+        code = sys.orig_argv[-len(words)].removeprefix(words[0])
         words = [words[0], code, *words[1:]]
         if words[0] == "-c" and _WORKER.match(code):
             from trainscout.simulators.virtual_cluster.emulation.rank_process import become_host

@@ -178,6 +178,10 @@ python training.py
 srun -N 4 --mpi none python -c "import torch; print('evaluated')"
 cat no_such_checkpoint
 """,
+    # A rank of low-rank adapters, and code beside its option.
+    "adapters.sh": """
+python -c"import runpy; runpy.run_path('training.py')" --rank 16 || exit 7
+""",
     "replaced.py": """
 import os, sys
 os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", "training.py"])
