@@ -52,8 +52,9 @@ class Reference:
         if dpo is not None:
             first = cls(own, borrows=job.training.lora is not None)
             passes = () if dpo.precomputed else (first,)
-            # What is trained passes other answers forward, and so does the reference.
-            others = (*(replace(each, borrows=True) for each in passes), cls(Shard.of(job), True))
+            # What is trained passes other answers forward first of all, the reference at last.
+            trained = cls(Shard.of(job), borrows=True, leads=True)
+            others = (*(replace(each, borrows=True) for each in passes), trained)
             return passes + others * dpo.kto
         assert taught is not None
         if taught.borrowed:
