@@ -237,6 +237,7 @@ VALID: list[tuple[Model, dict[str, Any]]] = [
     (LLAMA, {"tp": 8}),
     (MOE, {"tp": 4, "ep": 8, "etp": 1, "sp": True}),
     (MOE, {"ep": 8}),
+    (MOE, {"ep": 4, "etp": 2}),
     (MOE, {"ep": 8, PAIRED: True}),
     (MOE, {"ep": 2, "pp": 2, "vpp": 2, PAIRED: True}),
     (MOE, {"tp": 2, "sp": True}),
