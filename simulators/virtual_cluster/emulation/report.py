@@ -125,11 +125,13 @@ def show_summary(
 
 def _invented(recorder: Recorder, most: int) -> list[str]:
     """The places where values were read most often that nobody knows, with the last of them."""
-    reads = sorted(recorder.inventions.items(), key=lambda item: -item[1][0])[:most]
+    # Taken at once: a watchdog asks while the script reads on.
+    reads = list(recorder.inventions.items())
+    reads.sort(key=lambda item: -item[1][0])
     return [
         f"{count} x {operation} = {str(value)[:40]} at {recorder.sites.text(site)}"
         + (f"; {hint}" if hint else "")
-        for (operation, site), (count, value, hint) in reads
+        for (operation, site), (count, value, hint) in reads[:most]
     ]
 
 

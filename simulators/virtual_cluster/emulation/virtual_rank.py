@@ -17,6 +17,7 @@ from .programs import set_environment
 from .recorder import Recorder
 from .sink import Sink
 from .stream_order import StreamOrder
+from .vendor import refuse
 
 
 class VirtualRank:
@@ -62,6 +63,7 @@ class VirtualRank:
     def close(self) -> None:
         """No more events: leave the mode and close the sink."""
         self._mode.__exit__(None, None, None)
+        refuse.listeners.remove(self.state.recorder.failed)
         self.state.recorder.sink.close()
 
 
@@ -112,7 +114,6 @@ def emulate(
     from .script_processes import install_spawn, install_threads, launch_patches
     from .training_loop import install_foreach, install_loaders, install_phases
     from .values import Values
-    from .vendor import refuse
     from .vendor.triton_kernels import triton_patches
 
     recorder = Recorder(
