@@ -82,6 +82,7 @@ def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None
     time.sleep(0.5)
     assert "rank 5 has waited for 0 s: " in (line := capfd.readouterr().err)
     assert "test_public_scripts.py" in line
+    assert "kmeans" not in line
     # One that works, but takes no step.
     began_s = time.process_time()
     while time.process_time() < began_s + 0.4:
