@@ -44,6 +44,7 @@ def _attend(
         options.pop(name, None)
     if used := [name for name, value in options.items() if value is not None]:
         raise refusal(f"flash_attn.{used[0]}", "this option")
+    flash_attn_2.check_types(query, key, value)
     layout, sequences, max_q, max_k = form
     scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(query.shape[-1])
     longest = (max_q, max_k)

@@ -5,6 +5,7 @@ Versions add arguments between others; the numbers among them have always come i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,15 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention impo
     attention_backward,
     attention_forward,
 )
+
+
+def check_types(query: Tensor, *others: Tensor) -> None:
+    """Raises what the library raises of types that it does not take."""
+    if query.element_size() > 2:
+        types = f"not {query.dtype} (as norms are under autocast)"
+        raise RuntimeError(f"FlashAttention only support fp16 and bf16 data type, {types}")
+    if any(each.dtype != query.dtype for each in others):
+        raise RuntimeError("query, key and value must have the same dtype")
 
 
 def _form(query: Tensor, key: Tensor, layout: str, args: Any, named: Any) -> AttentionForm:
@@ -33,44 +43,30 @@ def _form(query: Tensor, key: Tensor, layout: str, args: Any, named: Any) -> Att
     )
 
 
-def _forward(layout: str, q: Tensor, k: Tensor, v: Tensor, args: Any, named: Any) -> list[Any]:
+def _forward(layout: str, q: Tensor, k: Tensor, v: Tensor, *args: Any, **named: Any) -> list[Any]:
+    """Output, log-sum-exps, no probabilities, the random state."""
+    check_types(q, k, v)
     out, stats, random = attention_forward(q, k, v, _form(q, k, layout, args, named))
     return [out, stats, torch.empty(0, dtype=q.dtype, device=q.device), random]
 
 
-def fwd(q: Tensor, k: Tensor, v: Tensor, *args: Any, **named: Any) -> list[Any]:
-    """Output, log-sum-exps, no probabilities, the random state."""
-    return _forward("bshd", q, k, v, args, named)
-
-
-def varlen_fwd(q: Tensor, k: Tensor, v: Tensor, *args: Any, **named: Any) -> list[Any]:
-    """As ``fwd``, of packed sequences."""
-    return _forward("thd", q, k, v, args, named)
-
-
-def fwd_kvcache(q: Tensor, k: Tensor, v: Tensor, *args: Any, **named: Any) -> list[Any]:
+def fwd_kvcache(*args: Any, **named: Any) -> list[Any]:
     """Output and log-sum-exps over cached keys."""
-    return _forward("bshd", q, k, v, args, named)[:2]
+    return _forward("bshd", *args, **named)[:2]
 
 
-def _backward(
-    layout: str, tensors: tuple[Tensor, ...], grads: Any, args: Any, named: Any
-) -> list[Any]:
-    grad, q, k, v, out, stats = tensors
+def _backward(layout: str, *args: Any, **named: Any) -> list[Any]:
+    """Gradients of queries, keys and values, sums of rows."""
+    (grad, q, k, v, out, stats), grads = args[:6], args[6:9]
     made = tuple(
         torch.empty_like(like) if each is None else each
         for each, like in zip(grads, (q, k, v), strict=True)
     )
-    form = _form(q, k, layout, args, named)
-    attention_backward(grad, q, k, v, out, stats, (made[0], made[1], made[2]), form)
+    form = _form(q, k, layout, args[9:], named)
+    attention_backward(grad, q, k, v, out, stats, made, form)
     return [*made, stats]
 
 
-def bwd(*args: Any, **named: Any) -> list[Any]:
-    """Gradients of queries, keys and values, sums of rows."""
-    return _backward("bshd", args[:6], args[6:9], args[9:], named)
-
-
-def varlen_bwd(*args: Any, **named: Any) -> list[Any]:
-    """As ``bwd``, of packed sequences."""
-    return _backward("thd", args[:6], args[6:9], args[9:], named)
+# Of rows of a batch, and of packed sequences.
+fwd, varlen_fwd = partial(_forward, "bshd"), partial(_forward, "thd")
+bwd, varlen_bwd = partial(_backward, "bshd"), partial(_backward, "thd")

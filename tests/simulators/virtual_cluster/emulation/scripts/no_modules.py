@@ -72,7 +72,7 @@ optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, fused=True)
 ends = torch.tensor([0, 16, 64], dtype=torch.int32, device="cuda")
 mask = BlockDiagonalCausalMask.from_seqlens([16, 48]).make_local_attention(8)
 for _ in range(2):
-    rows = Adaptive.apply(weight)
+    rows = Adaptive.apply(weight).bfloat16()
     seen = flash_attn_varlen_func(rows, rows, rows, ends, ends, 48, 48, causal=True)
     seen = memory_efficient_attention(seen[None], rows[None], rows[None], mask)
     target = torch.empty_like(seen)

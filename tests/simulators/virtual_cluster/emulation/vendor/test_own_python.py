@@ -212,6 +212,33 @@ def test_products_have_the_shapes_of_their_layouts(
     assert [given[3] for given in called] == ["forward", "dgrad", "wgrad"]
 
 
+@pytest.mark.parametrize(
+    ("types", "words"),
+    [
+        ((torch.float32,) * 3, "only support fp16 and bf16 data type, not torch.float32"),
+        ((torch.float32, torch.float32, torch.bfloat16), "only support fp16 and bf16"),
+        ((torch.bfloat16, torch.float32, torch.bfloat16), "must have the same dtype"),
+        ((torch.bfloat16, torch.bfloat16, torch.float16), "must have the same dtype"),
+    ],
+)
+def test_flash_attention_raises_of_types_as_the_library(types: Any, words: str) -> None:
+    from trainscout.simulators.virtual_cluster.emulation.vendor import flash_attention
+    from trainscout.simulators.virtual_cluster.emulation.vendor.extension import flash_attn_2
+
+    heads = [torch.zeros(2, 8, 4, 16, dtype=each) for each in types]
+    offsets = torch.zeros(3, dtype=torch.int32)
+    for call in (
+        lambda: flash_attention.flash_attn_func(*heads),
+        lambda: flash_attention.flash_attn_3_func(*heads),
+        lambda: flash_attn_2.fwd(*heads, None, None, 0.1, 0.5, True, -1, -1, 0.0),
+        lambda: flash_attention.flash_attn_varlen_func(
+            *(each.flatten(0, 1) for each in heads), offsets, offsets, 8, 8
+        ),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            call()
+
+
 def test_flash_attention_reads_its_numbers_in_order() -> None:
     from trainscout.simulators.virtual_cluster.emulation.vendor.extension import flash_attn_2
 
