@@ -234,7 +234,9 @@ class DeviceMode(TorchDispatchMode):
             source = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else args[0]
             if source.device.type == "cpu":
                 state.order.host_wait_stream(stream)
-        if operation.multiplies and tensors[0].dtype is torch.float32 and _rounds_products():
+        single = operation.multiplies and tensors[0].dtype is torch.float32
+        # cuBLAS may round fp32 operands, by whatever name the script said so.
+        if single and torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32":
             inputs.append(("allow_tf32", True))
         if operation.flash_attends and (newer := current_flash_attention_impl()):
             inputs.append(("implementation", newer))
@@ -268,11 +270,6 @@ def _is_real(func: Any, operation: Operation, tensors: Any, args: Any, kwargs: A
     if device is None and func in _DEVICE_SECOND:
         device = args[1]
     return device is None or device.type != "cuda"
-
-
-def _rounds_products() -> bool:
-    """Whether cuBLAS may round fp32 operands to tf32, by whatever name the script said so."""
-    return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")
 
 
 def _is_large(size: Any, kwargs: Any) -> bool:

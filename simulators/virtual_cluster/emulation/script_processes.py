@@ -69,7 +69,7 @@ class _Silent(Untimed):
 def install_forks(state: RankState) -> None:
     """Let processes forked from now on be without the emulation. Once per process. One that fails
     since it wanted a device ends the run, for others may wait for it for ever."""
-    ForkingPickler.register(FakeTensor, _pickled)
+    ForkingPickler.register(FakeTensor, lambda own: (_zeros, (tuple(own.shape), own.dtype)))
     signal.signal(signal.SIGUSR2, process_without_device)
     module: Any = multiprocessing.process
     bootstrap = module.BaseProcess._bootstrap
@@ -106,10 +106,6 @@ def process_without_device(*_: Any) -> None:
         child.terminate()
     asked, only = "asked for by a process of the script", "only the process that is run has one"
     raise InputError("cuda", asked, only, "a way of the script to train in that")
-
-
-def _pickled(tensor: FakeTensor) -> Any:
-    return _zeros, (tuple(tensor.shape), tensor.dtype)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

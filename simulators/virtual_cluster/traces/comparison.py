@@ -78,7 +78,9 @@ def read_predicted(field: str, path: Path, rank: int) -> tuple[dict[str, ClassTi
             transfer = name.startswith(("send ", "recv "))
             classed.append(("point_to_point" if transfer else "collective", micros * 1e-6))
         elif thread >= FIRST_STREAM_THREAD:
-            classed.append((class_of_operation(name) or _unnamed(name), micros * 1e-6))
+            # The many small operations of torch that no pattern names go element by element.
+            unnamed = "elementwise" if name.startswith("aten.") else "other"
+            classed.append((class_of_operation(name) or unnamed, micros * 1e-6))
     return _summed(classed), max(len(steps), 1)
 
 
@@ -123,11 +125,6 @@ def compare(
         for each in CLASSES
         if each in measured or each in predicted
     )
-
-
-def _unnamed(operation: str) -> str:
-    # The many small operations of torch that no pattern names go element by element.
-    return "elementwise" if operation.startswith("aten.") else "other"
 
 
 def _summed(classed: Iterable[tuple[str, float]]) -> dict[str, ClassTime]:

@@ -39,6 +39,8 @@ class Launches:
             return self._launch(event, lower(event))
         if isinstance(event, (events.Alloc, events.Resize)):
             self._fusion.sizes[event.storage] = event.bytes
+        elif isinstance(event, events.Free) and not self._depth:
+            self._fusion.forget(event.storage)
         elif isinstance(event, (events.Begin, events.End)) and event.kind in (FUSED, ASIDE):
             begins = isinstance(event, events.Begin)
             if event.kind == ASIDE:
@@ -59,6 +61,8 @@ class Launches:
         for event, alone in zip(region, lowered, strict=True):
             if alone is not None and isinstance(event, events.Op):
                 found += self._launch(event, alone)
+            elif isinstance(event, events.Free):
+                self._fusion.forget(event.storage)
         return tuple(found)
 
     def _launch(self, op: events.Op, lowered: Lowered) -> tuple[Launch, ...]:

@@ -64,6 +64,11 @@ class Fusion:
         # not written, and those that were read for it, by storage.
         self._unwritten: dict[int, tuple[int, int, dict[int, int]]] = {}
 
+    def forget(self, storage: int) -> None:
+        """Nothing reads it any more."""
+        self.sizes.pop(storage, None)
+        self._unwritten.pop(storage, None)
+
     @property
     def stream(self) -> int | None:
         """The stream of the operations, None when there is none."""
@@ -94,14 +99,11 @@ class Fusion:
         self._members = [each for each in self._members if each.index not in taken]
         lowered: dict[int, Lowered] = {}
         for group in _sharing(members):
-            if len(group) > 1 or self._passes(group[0]):
+            # One that reads or writes what has no memory moves less than alone.
+            if len(group) > 1 or any(self.sizes.get(each) == 0 for each in group[0].storages):
                 lowered |= dict.fromkeys([each.index for each in group], Lowered((), RULE))
                 lowered[group[-1].index] = self._kernel(group)
         return lowered
-
-    def _passes(self, member: Member) -> bool:
-        """Whether it reads or writes what has no memory."""
-        return any(self.sizes.get(storage) == 0 for storage in member.storages)
 
     def _kernel(self, group: list[Member]) -> Lowered:
         alone: dict[str, int] = defaultdict(int)

@@ -23,6 +23,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 )
 from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
+from trainscout.simulators.virtual_cluster.walk.launches import Launches
 
 # Bytes of one tensor of the tests.
 SIZE = 1024 * 2
@@ -90,17 +91,12 @@ def test_what_takes_a_gradient_is_no_part_of_the_region() -> None:
     assert kernels(events) == [(4, "add", 3 * SIZE), (7, "fused_add", 3 * SIZE)]
 
 
-def test_what_is_saved_for_later_is_written() -> None:
-    events = [
-        Begin("fused", ""),
-        alloc(3),
-        add(1, 2, 3),
-        alloc(4),
-        op("aten.tanh.default", (x(3),), x(4)),  # type: ignore[arg-type]
-        End("fused"),
-        Free(3),
-    ]
-    assert kernels(events) == [(4, "fused_add_tanh", 4 * SIZE)]
+def test_live_forgets_what_is_gone() -> None:
+    launches = Launches()
+    inside = [Begin("fused", ""), Alloc(3, 0, 0), add(1, 2, 3), alloc(4), add(3, 3, 4)]
+    for event in (*inside, Free(3), End("fused"), Free(4)):
+        launches.take(event)
+    assert launches._fusion.sizes == launches._fusion._unwritten == {}
 
 
 def product(source: int, out: int) -> Event:
