@@ -14,9 +14,9 @@ from trainscout.optimizer.objective import MEASURES, Objective
 from trainscout.optimizer.survey import Survey
 from trainscout.optimizer.trial import OnProgress, Progress
 from trainscout.pruning.bounds.recipe_bounds import Bounds
-from trainscout.pruning.recipe_table import Mask, RecipeTable
+from trainscout.pruning.recipe_table import Distinct, Mask, RecipeTable
 from trainscout.simulators.predictor.io.second_core import both, is_second_core
-from trainscout.simulators.predictor.memory.bands import may_fit_bytes
+from trainscout.simulators.predictor.memory.bands import Spread, spread_of
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.replay.sweep import sweep
 from trainscout.simulators.registry import SimulatorSpec, measured_table
@@ -67,9 +67,21 @@ class Bounding:
         self.capacity_bytes = int(
             question.gpu.memory_bytes * (1 - question.cluster.memory_reserve)
         )
-        # What needs more is beyond doubt too large.
-        self.frameworks = question.framework.offered
-        self.may_fit_bytes = may_fit_bytes(self.capacity_bytes, self.frameworks)
+
+    def may_fit(self, table: RecipeTable, used_bytes: Rows) -> Mask:
+        """Of which rows the need is not beyond doubt too large, under the framework of each."""
+        found, spreads = self._spreads(table)
+        most = [spread.may_fit_bytes(self.capacity_bytes) for spread in spreads]
+        return used_bytes <= found.spread(np.array(most, dtype=np.int64))
+
+    def chances(self, table: RecipeTable, used_bytes: Rows) -> NDArray[np.float64]:
+        """Of each row the probability to fit."""
+        found, spreads = self._spreads(table)
+        each = zip(found.of.tolist(), used_bytes.tolist(), strict=True)
+        return np.array([spreads[at].probability(used, self.capacity_bytes) for at, used in each])
+
+    def _spreads(self, table: RecipeTable) -> tuple[Distinct, list[Spread]]:
+        return table.each(("framework",), lambda each: spread_of(self._job_of(each).framework))
 
     def table(self, table: RecipeTable, on_progress: OnProgress | None = None) -> Bounded:
         """The bounds of recipes, losses only of those that may fit and else infinite: most recipes
@@ -78,7 +90,7 @@ class Bounding:
         for some in _blocks(np.arange(len(table)), "recipes sized", on_progress):
             memory_bytes[some], used_bytes[some] = self.of_recipes.sizes(table.take(some))
         losses = np.full((len(table), len(self._objective.names)), np.inf)
-        able = np.flatnonzero(used_bytes <= self.may_fit_bytes)
+        able = np.flatnonzero(self.may_fit(table, used_bytes))
         for some in _blocks(able, "recipes bounded", on_progress):
             recipes = table.take(some)
             step_time_s = self.of_recipes.step_time_s(recipes)
@@ -89,7 +101,7 @@ class Bounding:
         """What passes alone say of recipes (``Bounds.passes``), losses as of ``table``."""
         held_bytes, step_time_s = self.of_recipes.passes(table)
         losses = self._losses(table, step_time_s, held_bytes)
-        losses[held_bytes > self.may_fit_bytes] = np.inf
+        losses[~self.may_fit(table, held_bytes)] = np.inf
         return Bounded(losses, held_bytes)
 
     def least(self, table: RecipeTable) -> Bounded:
@@ -151,7 +163,7 @@ class BoundingSurvey(Bounding):
         found = both(own, lambda: self.table(recipes.take(others[0]))) if halved else (own(),)
         for rows, each in zip((first, *others), found, strict=True):
             losses[rows], used_bytes[rows] = each
-        if not (used_bytes <= self.may_fit_bytes).any():
+        if not self.may_fit(recipes, used_bytes).any():
             closest = [int(np.argmin(used_bytes))]
             losses[closest] = self.rows(closest).losses
         return Bounded(losses, used_bytes)

@@ -15,7 +15,6 @@ from trainscout.optimizer.reach import Reach
 from trainscout.optimizer.samplers.base import Evaluation
 from trainscout.optimizer.trial import Trial
 from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows, recipe_keys
-from trainscout.simulators.predictor.memory.bands import best_chances
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
@@ -143,9 +142,7 @@ class KnownBest:
         reach = Reach(
             np.concatenate([unknown, bounded.losses[rows]]),
             np.concatenate([np.zeros(known), used / capacity]),
-            np.concatenate(
-                [np.zeros(known), best_chances(used, capacity, self._bounding.frameworks)]
-            ),
+            np.concatenate([np.zeros(known), self._bounding.chances(table, used)]),
             np.concatenate([np.array(self._layouts, dtype=np.int64), layouts]),
             np.concatenate([np.array(self._switches, dtype=np.int64), count_switches(table)]),
             self.top_k,

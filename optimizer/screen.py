@@ -58,13 +58,15 @@ class Screen:
         """
         bounds = self._bounds(rows)
         capacity = self._bounding.capacity_bytes
+        recipes = self._survey.recipes.take(np.asarray(rows, dtype=np.int64))
+        may_fit = self._bounding.may_fit(recipes, bounds.used_bytes)
         slow = beaten(bounds.losses, known, self._top_k)
         resolved: dict[int, Screened] = {}
         for place, row in enumerate(rows):
             used = int(bounds.used_bytes[place])
             losses = tuple(bounds.losses[place].tolist())
             miss = used / capacity - 1
-            if used > self._bounding.may_fit_bytes:
+            if not may_fit[place]:
                 if not self._something_fits and used < (self._least_bytes or used + 1):
                     self._least_bytes = used
                     continue

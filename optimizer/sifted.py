@@ -204,7 +204,8 @@ class _Sieve:
         self.job_of = space.question.job
         name = space.constants.get("framework")
         framework = next(
-            (each for each in bounding.frameworks if each.name == name), space.question.framework
+            (each for each in space.question.framework.offered if each.name == name),
+            space.question.framework,
         )
         fields = bounding.of_recipes.passes_read(framework)
         self.walk = leading(space, {*fields, "tp", "pp", "cp"})
@@ -287,7 +288,8 @@ class _Sieve:
             chosen, order = np.split(order[is_open], [at_once])
             at_once *= 2
             for listed in self.complete(passes.block.take(chosen)):
-                fits = (listed.bounded.used_bytes <= self.bounding.may_fit_bytes).astype(np.int64)
+                used_bytes = listed.bounded.used_bytes
+                fits = self.bounding.may_fit(listed.recipes, used_bytes).astype(np.int64)
                 self.left_out.out_of_memory += int(np.count_nonzero(fits == 0))
                 self.count_degrees(listed.recipes, np.ones_like(fits), fits, listed.bounded)
                 yield listed
@@ -295,8 +297,7 @@ class _Sieve:
 
     def leave_out(self, passes: _Passes, bounded: Bounded) -> None:
         """Count what is ruled out by its passes."""
-        too_large = bounded.used_bytes > self.bounding.may_fit_bytes
-        may_fit = np.where(too_large, 0, passes.completed)
+        may_fit = passes.completed * self.bounding.may_fit(passes.recipes, bounded.used_bytes)
         self.left_out.unlisted += int(passes.completed.sum())
         self.standing.sifted(len(passes.recipes))
         self.left_out.out_of_memory += int((passes.completed - may_fit).sum())

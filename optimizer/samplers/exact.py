@@ -23,7 +23,6 @@ from trainscout.optimizer.reach import Reach
 from trainscout.optimizer.samplers.base import Evaluation, Proposal, SearchSpec
 from trainscout.optimizer.space import Indices
 from trainscout.optimizer.survey import Degrees, count_degrees
-from trainscout.simulators.predictor.memory.bands import best_chances
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -116,14 +115,15 @@ class ExactSampler:
         if self._reach is None:
             bounding = BoundingSurvey(self._survey, self._objective, self._spec)
             self._losses, used = bounding.fitting_rows(self._on_progress)
-            able = np.flatnonzero(used <= bounding.may_fit_bytes)
+            recipes = self._survey.recipes
+            may_fit = bounding.may_fit(recipes, used)
+            able = np.flatnonzero(may_fit)
             if not len(able):
                 # Nothing fits: the closest miss is worth knowing.
                 able = np.array([int(np.argmin(used))])
             chances = np.zeros(len(used))
-            chances[able] = best_chances(used[able], bounding.capacity_bytes, bounding.frameworks)
-            recipes = self._survey.recipes
-            self._misses = int(np.count_nonzero(used[able] > bounding.may_fit_bytes))
+            chances[able] = bounding.chances(recipes.take(able), used[able])
+            self._misses = int(np.count_nonzero(~may_fit[able]))
             self._capacity_bytes = bounding.capacity_bytes
             self._used_bytes = used
             self._reach = Reach(

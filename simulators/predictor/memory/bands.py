@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.framework import Framework
@@ -44,6 +40,11 @@ class Spread:
         distance = (math.log(capacity_bytes / used_bytes) - self.bias) / self.deviation
         return 0.5 * math.erfc(-distance / math.sqrt(2))
 
+    def may_fit_bytes(self, capacity_bytes: int) -> int:
+        """The largest predicted need that is not in the band ``no``: what exceeds it is beyond
+        doubt."""
+        return int(capacity_bytes * math.exp(_QUANTILE_NO * self.deviation - self.bias))
+
 
 def spread_of(framework: Framework) -> Spread:
     """How far off predictions of this software's memory are, or of what it supersedes; of unknown
@@ -58,24 +59,6 @@ def band_of(probability: float) -> str:
     if probability >= LEAST_FITS:
         return FITS
     return TIGHT if probability >= MOST_NO else NO
-
-
-def may_fit_bytes(capacity_bytes: int, frameworks: Iterable[Framework]) -> int:
-    """The largest predicted need that is in the band ``no`` under none of the frameworks: what
-    exceeds it is beyond doubt."""
-    spreads = map(spread_of, frameworks)
-    most = max(-spread.bias + _QUANTILE_NO * spread.deviation for spread in spreads)
-    return int(capacity_bytes * math.exp(most))
-
-
-def best_chances(
-    used_bytes: NDArray[np.int64], capacity_bytes: int, frameworks: Iterable[Framework]
-) -> NDArray[np.float64]:
-    """Of each predicted need the probability to fit, under the framework it is largest for."""
-    spreads = {spread_of(each) for each in frameworks}
-    return np.array(
-        [max(s.probability(used, capacity_bytes) for s in spreads) for used in used_bytes.tolist()]
-    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -9,8 +9,6 @@ from trainscout.simulators.predictor.memory.bands import (
     MOST_NO,
     Spread,
     band_of,
-    best_chances,
-    may_fit_bytes,
     spread_of,
 )
 from trainscout.simulators.predictor.question.framework import Framework
@@ -44,17 +42,13 @@ def test_unknown_software_is_known_least() -> None:
 
 
 @pytest.mark.parametrize("name", ["megatron_core", "nanotron", "undeclared"])
-def test_what_is_beyond_doubt_is_so_for_all_software_that_is_asked_about(name: str) -> None:
+def test_what_is_beyond_doubt_is_in_the_band_no_and_nothing_else(name: str) -> None:
     needs = np.linspace(0.5, 1.8, 131) * CAPACITY
-    asked = [Framework(each) for each in ("megatron_core", "nanotron", "undeclared")]
     spread = spread_of(Framework(name))
     chances = [spread.probability(need, CAPACITY) for need in needs]
-    beyond = needs > may_fit_bytes(CAPACITY, asked)
+    beyond = needs > spread.may_fit_bytes(CAPACITY)
     assert beyond.any()
-    assert all(chance < MOST_NO for chance in np.array(chances)[beyond])
-    assert (
-        best_chances(needs.astype(np.int64), CAPACITY, asked) >= np.array(chances) - 1e-9
-    ).all()
+    assert all((chance < MOST_NO) == no for chance, no in zip(chances, beyond, strict=True))
 
 
 def test_a_prediction_says_its_band() -> None:
