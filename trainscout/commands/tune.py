@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +30,11 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.launch import ScriptQuestion
-from trainscout.simulators.virtual_cluster.emulation.launcher import checked_script
+from trainscout.simulators.virtual_cluster.emulation.launcher import (
+    check_module,
+    checked_script,
+    names,
+)
 
 STORE = "trials.journal"
 HOSTS = ("declared", "traced")
@@ -68,7 +71,13 @@ trainscout tune --resume --space knobs.yaml --world-size 64 --cluster h100_64 --
     add("--host", choices=HOSTS, default="declared", help="what host work costs")
     add("--rank", default="auto", metavar="R[,R...]", help="ranks to run (default: found)")
     add("--steps", type=int, default=2, metavar="N", help="optimizer steps to run (default 2)")
-    add("--preload", default="", metavar="MODULE[,MODULE]", help="modules that ranks share")
+    add(
+        "--preload",
+        type=names,
+        default=(),
+        metavar="MODULE[,MODULE]",
+        help="modules that ranks share",
+    )
     add("--search", default="cmaes", choices=[*SAMPLERS], help="what proposes (default cmaes)")
     add("--trials", type=int, metavar="N", help="launches at most (default: until it stands)")
     add(
@@ -182,9 +191,8 @@ def _check(args: argparse.Namespace) -> None:
     require_positive("--patience", args.patience, allow_zero=True)
     if args.trials is not None:
         require_positive("--trials", args.trials)
-    for name in filter(None, args.preload.split(",")):
-        if importlib.util.find_spec(name.partition(".")[0]) is None:
-            raise InputError("--preload", name, "is not installed", "modules of the script")
+    for name in args.preload:
+        check_module("--preload", name)
     if args.seed < 0:
         raise InputError("--seed", args.seed, "is negative", "0 or more")
     from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
@@ -225,7 +233,7 @@ def _question(args: argparse.Namespace, spec: dict[str, Any]) -> ScriptQuestion:
         host=args.host,
         ranks=ranks,
         steps=args.steps,
-        preload=tuple(name for name in args.preload.split(",") if name),
+        preload=args.preload,
     )
 
 

@@ -7,11 +7,17 @@ they are forked from and what runs in each.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
+import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +105,14 @@ def add_script(parser: argparse.ArgumentParser) -> None:
         "num_experts=64,hot_ratio=0.125,hot_weight=0.5 (default: evenly)",
     )
     hidden = "emulated packages the script shall not find: transformer_engine, apex, ..."
-    add("--without", type=_names, default=(), metavar="NAME[,NAME]", help=hidden)
+    add("--without", type=names, default=(), metavar="NAME[,NAME]", help=hidden)
     shared = "modules to import once, before ranks are forked (transformers, megatron.core)"
-    add("--preload", type=_names, default=(), metavar="MODULE[,MODULE]", help=shared)
+    add("--preload", type=names, default=(), metavar="MODULE[,MODULE]", help=shared)
     add("script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS")
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names(text: str) -> tuple[str, ...]:
+    """What stands between the commas of an option."""
     return tuple(filter(None, text.split(",")))
 
 
@@ -121,12 +128,23 @@ def script_fields(args: argparse.Namespace, *, programs: bool = False) -> dict[s
         require_choice("--without", name, PACKAGES)
     if args.moe_imbalance:
         Imbalance.parse(args.moe_imbalance)
+    for name in args.preload:
+        check_module("--preload", name)
     return {
         "memory_bytes": None if args.memory_gib is None else int(args.memory_gib * 2**30),
         "moe_imbalance": args.moe_imbalance,
         "without": args.without,
         "script": checked_script(args.script, programs=programs),
     }
+
+
+def check_module(option: str, module: str, *folders: str) -> None:
+    """Refuse a module that is not installed, nor in one of the folders."""
+    top = module.partition(".")[0]
+    with contextlib.suppress(ImportError, ValueError):
+        if importlib.util.find_spec(top) or PathFinder.find_spec(top, folders):
+            return
+    raise InputError(option, module, "is not installed", "modules of the script")
 
 
 def checked_script(words: Sequence[str], *, programs: bool = False) -> tuple[str, ...]:
@@ -142,6 +160,7 @@ def checked_script(words: Sequence[str], *, programs: bool = False) -> tuple[str
     if script == ("-m",):
         raise InputError("script", "-m", "names no module", module)
     if script[0] == "-m":
+        check_module("-m", script[1], os.getcwd())
         return script
     found = find_program(script[0])
     if found is None:
@@ -250,6 +269,11 @@ def _check(args: argparse.Namespace, options: list[RankOptions]) -> None:
     for one in options:
         check_ranks(one.world_size, one.rank, one.local_world_size)
     require_choice("--gpu", args.gpu, load_catalogue().gpus)
+    world, node = args.world_size, args.local_world_size
+    if world > node and world % node:
+        fits = max(each for each in range(1, node) if world % each == 0)
+        problem = f"does not divide {world} ranks"
+        raise InputError("--local-world-size", node, problem, f"{fits}, {world}")
     require_positive("--jobs", args.jobs)
     if args.steps is not None:
         require_positive("--steps", args.steps)

@@ -29,6 +29,13 @@ PLAIN = "import os, torch\nprint('rank', os.environ['RANK'], torch.cuda.device_c
         (["--world-size", "0"], "--world-size=0"),
         (["--world-size", "8", "--gpu", "h80"], "did you mean 'h800'"),
         (["--world-size", "8", "--local-world-size", "0"], "--local-world-size=0"),
+        (
+            ["--world-size", "8", "--local-world-size", "3"],
+            "does not divide 8 ranks (allowed: 2, 8",
+        ),
+        (["--world-size", "12"], "--local-world-size=8: does not divide 12 ranks (allowed: 6, 12"),
+        (["--world-size", "8", "--preload", "torch_,os"], "--preload=torch_: is not installed"),
+        (["--world-size", "8", "--", "-m", "no_such.module"], "-m=no_such.module: is not inst"),
         (["--world-size", "8", "--memory-gib", "-1"], "--memory-gib=-1.0"),
         (["--world-size", "8", "--jobs", "0"], "--jobs=0"),
         (["--world-size", "8", "--steps", "0"], "--steps=0"),
