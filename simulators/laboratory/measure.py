@@ -39,7 +39,7 @@ from trainscout.simulators.predictor.workload.ir import (
     is_of_a_mixer,
 )
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.virtual_cluster.traces.files import read_directory, read_trace
+from trainscout.simulators.virtual_cluster.traces.files import read_directory
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
 
 from .calibration.questions import job_of_settings, settings_of
@@ -129,7 +129,7 @@ def of_traces(paths: Sequence[Path]) -> Subject:
     calls: Counter[TransformerKernel] = Counter()
     names = set()
     for path in paths:
-        for trace in read_directory(path) if path.is_dir() else (read_trace(path),):
+        for trace in read_directory(path):
             names.add(trace.header.gpu)
             for lowered in lower_events(trace.events):
                 for op in () if lowered is None else lowered.kernels:

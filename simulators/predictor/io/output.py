@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import io
 import json
@@ -122,6 +123,13 @@ def replacing_bytes(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what processes that were killed left of a file which they were ``replacing``."""
+    path = _target(path)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        left.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -29,7 +29,7 @@ from trainscout.simulators.predictor.io.command_line import (
     OK,
     command_parser,
 )
-from trainscout.simulators.predictor.io.output import make_folder
+from trainscout.simulators.predictor.io.output import make_folder, remove_unfinished
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -132,7 +132,10 @@ def script_fields(args: argparse.Namespace, *, programs: bool = False) -> dict[s
         check_module("--preload", name)
     return {
         "memory_bytes": None if args.memory_gib is None else int(args.memory_gib * 2**30),
-        "moe_imbalance": args.moe_imbalance,
+        # Programs of the script may read it elsewhere.
+        "moe_imbalance": re.sub(
+            "(?<=histogram=)[^,]+", lambda file: os.path.abspath(file[0]), args.moe_imbalance
+        ),
         "without": args.without,
         "script": checked_script(args.script, programs=programs),
     }
@@ -189,8 +192,8 @@ def main(arguments: Sequence[str]) -> int:
         failed = _check_together([one.trace for one in options], args.strict)
     if failed:
         return failed
-    folder = options[0].trace.parent
-    print(f"run: step time: trainscout trace replay {folder} --cluster NAME", file=sys.stderr)
+    traces = shlex.quote(str(args.trace or options[0].trace.parent))
+    print(f"run: step time: trainscout trace replay {traces} --cluster NAME", file=sys.stderr)
     return _time_kernels([one.trace for one in options], args.profile) if args.profile else OK
 
 
@@ -214,7 +217,11 @@ def _check_together(paths: Sequence[Path], strict: bool) -> int:
 
 def _run(args: argparse.Namespace, options: Sequence[RankOptions]) -> int:
     """Trace the ranks; the first code that is not 0."""
-    code = RanksOptions(tuple(options), args.jobs, args.preload).run().returncode
+    try:
+        code = RanksOptions(tuple(options), args.jobs, args.preload).run().returncode
+    finally:
+        for one in options:
+            remove_unfinished(one.trace)
     return FAILURE if code < 0 else code
 
 

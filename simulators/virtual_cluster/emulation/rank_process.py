@@ -10,6 +10,7 @@ import contextlib
 import math
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from trainscout.simulators.predictor.io.command_line import (
     OK,
     explain,
 )
+from trainscout.simulators.predictor.io.output import remove_unfinished
 from trainscout.simulators.predictor.io.own_process import (
     end_with_parent,
     own_process,
@@ -300,7 +302,10 @@ def trace_rank(
 def _be_rank(
     before: RanksBefore, options: RanksOptions, rank: RankOptions, virtual: VirtualRank
 ) -> int:
-    _, *command = own_process(RANK_PROCESS, packed(replace(options, ranks=(rank,))))
+    # The script may start programs elsewhere.
+    payloads = rank.payloads and rank.payloads.absolute()
+    program = replace(rank, trace=rank.trace.absolute(), payloads=payloads)
+    _, *command = own_process(RANK_PROCESS, packed(replace(options, ranks=(program,))))
     local_rank = rank.rank % min(rank.local_world_size, rank.world_size)
     programs = Programs(command, local_rank, child=rank.child)
     if options.only_set_up:
@@ -312,15 +317,17 @@ def main(arguments: list[str]) -> int:
     """Prepare, fork the ranks and wait for them; the first code, by rank, that is not 0."""
     options: RanksOptions = unpacked(arguments[0])
     end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if len(arguments) > 1:
         # A program of a script's own, which began anew.
-        _, role, *words = arguments
+        _, parent, role, *words = arguments
+        if os.getppid() != int(parent):
+            return FAILURE
         rank = replace(options.ranks[0], script=tuple(words), child=role == "child")
         options = replace(options, ranks=(rank,))
         if not rank.child:
             # What this process was before it left its trace unfinished.
-            for left in rank.trace.parent.glob(f".{rank.trace.name}.*"):
-                left.unlink()
+            remove_unfinished(rank.trace)
     run = partial(_be_rank, RanksBefore(), options)
     waiting = list(enumerate(options.ranks))
     try:

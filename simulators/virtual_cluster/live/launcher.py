@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import command_parser
-from trainscout.simulators.predictor.io.output import check_output, make_folder
+from trainscout.simulators.predictor.io.output import check_output, make_folder, remove_unfinished
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -27,6 +27,7 @@ from trainscout.simulators.virtual_cluster.emulation.launcher import add_script,
 from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
 from trainscout.simulators.virtual_cluster.traces.collate.probe import parse_ranks
+from trainscout.simulators.virtual_cluster.traces.files import trace_path
 
 from .rank_process import LiveOptions
 from .representation import Representation
@@ -115,8 +116,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Asked to end, it ends its ranks first.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    _check(args)
     script = script_fields(args)
+    _check(args)
     catalogue = load_catalogue()
     if args.cluster is None:
         args.cluster = _usual_cluster(args.world_size, catalogue.gpus.get(args.gpu))
@@ -155,6 +156,9 @@ def main(arguments: Sequence[str]) -> int:
     except LiveError as error:
         print(f"live: {error}", file=sys.stderr)
         return error.code
+    finally:
+        for rank in who.simulated if args.traces else ():
+            remove_unfinished(trace_path(args.traces, rank))
     show_report(simulation, measured)
     if args.perfetto is not None:
         write_timeline("--perfetto", args.perfetto, simulation)

@@ -226,12 +226,14 @@ def find_traces(directory: Path) -> dict[int, Path]:
 
 def read_directory(directory: Path) -> tuple[Trace, ...]:
     """All traces of a directory, which must be of one job, in order of rank; of one without any,
-    its Chakra execution traces (``*.et``).
+    its Chakra execution traces (``*.et``); of a file, the one that it holds.
 
     Raises:
         InputError: as ``TraceReader`` and ``find_traces``, for a file that holds another rank than
             it is named after, and for ranks of another world; as ``read_chakra``.
     """
+    if directory.is_file():
+        return (read_trace(directory),)
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     if any(name.endswith(".et") for name in names) and not any(map(_NAME.fullmatch, names)):
         # Few need protobuf's messages.

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 _SETTINGS = "TRAINSCOUT_PROGRAMS"
+_PARENT = str(os.getppid())
 _WORKER = re.compile(r"from multiprocessing\.(spawn|forkserver) ")
 # Other code that Python, or this package, starts processes of its own with.
 _NO_PROGRAM = re.compile(r"from multiprocessing|.*import trainscout", re.DOTALL)
@@ -41,7 +42,7 @@ class _Finder:
         # A program that a rank's own process turned into is that rank, whether it trains or not.
         role = "rank" if os.getpid() == settings["pid"] else "child"
         sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, *settings["command"], role, *words])
+        os.execv(sys.executable, [sys.executable, *settings["command"], _PARENT, role, *words])
 
 
 def _begin() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,8 +13,14 @@ import pytest
 
 from tests.in_process import command
 from tests.simulators.virtual_cluster.emulation.sections import ROOT
+from trainscout.simulators.predictor.io.own_process import own_process, packed
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation import native
+from trainscout.simulators.virtual_cluster.emulation.rank_process import (
+    RANK_PROCESS,
+    RankOptions,
+    RanksOptions,
+)
 from trainscout.simulators.virtual_cluster.traced.tracer import check_installed
 from trainscout.simulators.virtual_cluster.traces.events import Phase
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
@@ -231,6 +238,64 @@ def test_a_run_that_trained_nothing_breaks_an_invariant(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(PLAIN)
     options = ["--world-size", "8", "--trace", str(tmp_path / "t.gz")]
     assert main([*options, "--", str(tmp_path / "script.py")]) == 4
+
+
+def test_programs_that_a_script_starts_elsewhere_write_the_trace_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "else where").mkdir()
+    (tmp_path / "loads.csv").write_text("layer,expert,tokens\n0,0,3\n0,1,1\n")
+    (tmp_path / "else where" / "script.py").write_text(TRAINING)
+    (tmp_path / "train.sh").write_text("cd 'else where'\ntorchrun script.py\n")
+    options = ["--world-size", "16", "--moe-imbalance", "histogram=loads.csv"]
+    options += ["--steps", "2", "--no-check"]
+    assert main([*options, "--trace", "my traces/a.gz", "--", "train.sh"]) == 0
+    assert "trace replay 'my traces/a.gz' --cluster" in capfd.readouterr().err
+    (trace,) = read_directory(tmp_path / "my traces" / "a.gz")
+    assert trace.header.world_size == 16
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        (["run", "--output"], signal.SIGINT),
+        (["run", "--output"], signal.SIGTERM),
+        (["live", "--traces"], signal.SIGTERM),
+    ],
+)
+def test_a_stopped_run_leaves_nothing_half_written(
+    options: list[str], number: signal.Signals, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "script.py").write_text(
+        "import time, torch\nprint(torch.cuda.device_count(), 'devices', flush=True)\n"
+        "while True:\n    torch.ones(4).cuda()\n    torch.cuda.synchronize()\n"
+    )
+    command = [sys.executable, "-m", "trainscout", *options, str(tmp_path / "traces")]
+    stopped = subprocess.Popen(
+        [*command, "--world-size", "1", "--", str(tmp_path / "script.py")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert stopped.stdout is not None
+    assert stopped.stdout.readline()
+    # As a terminal does, and as Slurm.
+    (os.killpg if number == signal.SIGINT else os.kill)(stopped.pid, number)
+    _, error = stopped.communicate(timeout=60)
+    assert stopped.returncode == 128 + number
+    assert b"Traceback" not in error
+    assert list((tmp_path / "traces").iterdir()) == []
+
+
+def test_a_program_whose_script_was_killed_meanwhile_ends() -> None:
+    options = RanksOptions((RankOptions(8, 0, 8, "h800", ("script.py",)),))
+    command = own_process(RANK_PROCESS, packed(options), "0", "child", "script.py")
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 TRAINING = """
