@@ -13,12 +13,8 @@ from pathlib import Path
 import optuna
 
 from benchmarks.attack.forked import run_forked
-from tests.optimizer.fake_simulator import FAKE, SPACE, toy_question
-from trainscout.optimizer.asked import AskedSearch
-from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from tests.optimizer import toy_search
 from trainscout.optimizer.storage.backends import damaged_records, open_storage
-from trainscout.optimizer.study import run_search
 from trainscout.optimizer.trial import SearchResult
 
 
@@ -44,10 +40,8 @@ def attack(seed: int, count: int) -> tuple[int, list[str]]:
 
 def search(store: Path | None) -> SearchResult:
     """A search that goes on with what its store has."""
-    options = SearchOptions("random", n_trials=64, patience=None, min_trials=0, batch_size=8)
-    serial, objective = ExecutorOptions("serial", 1), Objective(("cost",))
-    asked = AskedSearch(toy_question(), SPACE, objective, options, FAKE, serial)
-    return run_search(asked, storage=store and str(store), join=store is not None)
+    kept = {"storage": store and str(store), "join": store is not None}
+    return toy_search.search("random", batch_size=8, **kept)
 
 
 def _killed(store: Path, after_s: float) -> bool:

@@ -5,16 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE
+from tests.optimizer import toy_search
 from tests.simulators.jobs import LLAMA, MIXTRAL_8X7B, MOE, TINY, make_job
 from trainscout.optimizer import bounding, survey_choice
-from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.choices import CLEARLY_LESS, choices, count_switches, layout_of
 from trainscout.optimizer.objective import MEASURES, Objective, non_dominated
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.samplers import make_sampler
 from trainscout.optimizer.samplers.base import SearchSpec
-from trainscout.optimizer.study import run_search
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.trial import Trial
 from trainscout.optimizer.union import compile_space
@@ -23,7 +21,6 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
-SERIAL = ExecutorOptions("serial", 1)
 SPACE = {
     "name": "small",
     "knobs": {
@@ -46,18 +43,9 @@ def small_question(model=TINY, *, gib=80.0, **job):
 
 
 def search(sampler, question=None, *, space=SPACE, objective="step_time", **changes):
-    names = (objective,) if isinstance(objective, str) else objective
-    kept = {k: changes.pop(k) for k in ("storage", "resume", "on_progress") if k in changes}
-    executor = changes.pop("executor", SERIAL)
-    settings = {"n_trials": None, "patience": None, "pruning": (), "batch_size": 8}
-    asked = AskedSearch(
-        small_question() if question is None else question,
-        space,
-        Objective(names),
-        SearchOptions(sampler=sampler, **(settings | changes)),
-        executor=executor,
-    )
-    return run_search(asked, **kept)
+    settings = {"n_trials": None, "pruning": (), "batch_size": 8, "simulator": "replay"}
+    asked = {"question": question or small_question(), "space": space, "objective": objective}
+    return toy_search.search(sampler, **(settings | asked | changes))
 
 
 def answer(trials):
@@ -275,15 +263,7 @@ def test_what_cannot_be_proved_is_refused(changes, field):
 
 def test_a_simulator_without_bounds_is_refused():
     with pytest.raises(InputError) as refused:
-        run_search(
-            AskedSearch(
-                small_question(),
-                SPACE,
-                Objective(("cost",)),
-                SearchOptions(sampler="exact", pruning=()),
-                simulator=FAKE,
-            )
-        )
+        toy_search.search("exact", question=small_question(), space=SPACE, pruning=())
     assert refused.value.field == "simulator.name"
 
 

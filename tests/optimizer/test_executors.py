@@ -14,17 +14,15 @@ from typing import Self
 
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, story, toy_question
-from trainscout.optimizer.asked import AskedSearch
+from tests.optimizer.fake_simulator import FAKE, FakeSimulator, story, toy_question
+from tests.optimizer.toy_search import search
 from trainscout.optimizer.executors import make_executor
 from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
 from trainscout.optimizer.executors.pooled import PooledExecutor, affordable_workers, free_bytes
 from trainscout.optimizer.executors.short_first import ShortFirstExecutor
-from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.registry import EXECUTORS
-from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
@@ -122,35 +120,21 @@ def test_what_a_recipe_does_to_its_worker_costs_it_alone(
         assert (stated in (outcome.error or "")) == lost
 
 
-def search(executor):
-    return run_search(
-        AskedSearch(
-            toy_question(),
-            SPACE,
-            Objective(("cost",)),
-            SearchOptions(n_trials=64, patience=None, min_trials=0, batch_size=16),
-            simulator=FAKE,
-            executor=executor,
-            seed=5,
-        )
-    )
-
-
 @pytest.fixture(scope="module")
 def alone():
-    return story(search(ExecutorOptions("serial", 1)))
+    return story(search(seed=5))
 
 
 def test_the_answer_does_not_depend_on_who_simulates(executor, options, alone, monkeypatch):
     with_simulator(executor, "FakeSimulator")
     monkeypatch.setattr(executor, "__class__", Lent(type(executor)))
     monkeypatch.setattr("trainscout.optimizer.study.make_executor", lambda *_: executor)
-    assert story(search(options)) == alone
+    assert story(search(executor=options, seed=5)) == alone
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_the_answer_does_not_depend_on_the_number_of_workers(workers, alone):
-    assert story(search(ExecutorOptions("loky", workers))) == alone
+    assert story(search(executor=ExecutorOptions("loky", workers), seed=5)) == alone
 
 
 def Lent(cls):  # noqa: N802 - makes a class

@@ -2,12 +2,8 @@
 
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE, SPACE, toy_question
-from tests.optimizer.test_exact import SERIAL, answer, search
-from trainscout.optimizer.asked import AskedSearch
-from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.study import run_search
+from tests.optimizer import toy_search
+from tests.optimizer.test_exact import answer, search
 from trainscout.pruning import TACTICS
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -25,11 +21,7 @@ def test_by_default_the_answer_is_proved_where_there_are_bounds():
 
 
 def test_without_bounds_a_sampler_searches():
-    options = SearchOptions("auto", n_trials=24, patience=None, min_trials=0, batch_size=8)
-    objective = Objective(("cost",))
-    auto = run_search(
-        AskedSearch(toy_question(), SPACE, objective, options, simulator=FAKE, executor=SERIAL)
-    )
+    auto = toy_search.search("auto", n_trials=24, batch_size=8)
     assert (auto.stopped, auto.certificate) == ("n_trials", None)
     assert len([trial for trial in auto.trials if trial.status != "invalid"]) == 24
     assert auto.best
@@ -71,9 +63,6 @@ def test_what_is_spent_before_the_proof_is_what_was_asked_for():
 
 
 def test_what_has_no_bounds_cannot_be_proved():
-    options = SearchOptions("random", prove=True)
     with pytest.raises(InputError) as refused:
-        run_search(
-            AskedSearch(toy_question(), SPACE, Objective(("cost",)), options, simulator=FAKE)
-        )
+        toy_search.search("random", prove=True)
     assert refused.value.field == "search.prove"

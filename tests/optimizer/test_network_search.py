@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.optimizer.test_exact import SERIAL, small_question
+from tests.optimizer import toy_search
+from tests.optimizer.test_exact import small_question
 from tests.simulators.jobs import MIXTRAL_8X7B
 from tests.simulators.predictor.network.topology.test_network import fabric_named
 from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.bounding import BoundingSurvey
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.study import prepare_search, run_search
+from trainscout.optimizer.study import prepare_search
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.survey_choice import survey_once
 from trainscout.optimizer.union import compile_space
@@ -35,19 +36,11 @@ CASES = {
 }
 
 
-def search(sampler, case, spec, *, executor=SERIAL, **changes):
+def search(sampler, case, spec, **changes):
     question, space = CASES[case]
-    settings = {"n_trials": None, "patience": None, "pruning": (), "top_k": 3}
-    return run_search(
-        AskedSearch(
-            question,
-            space,
-            Objective(("step_time",)),
-            SearchOptions(sampler=sampler, **(settings | changes)),
-            simulator=spec,
-            executor=executor,
-        )
-    )
+    asked = {"question": question, "space": space, "objective": "step_time", "simulator": spec}
+    settings = {"n_trials": None, "pruning": (), "batch_size": 32, "top_k": 3}
+    return toy_search.search(sampler, **(asked | settings | changes))
 
 
 def bounded(question, space, spec):
@@ -118,8 +111,6 @@ def test_links_that_are_not_there_are_refused_before_anything_is_simulated():
                 Objective(("step_time",)),
                 SearchOptions(),
                 simulator=SimulatorSpec(network=network),
-                executor=SERIAL,
-                seed=0,
             )
         )
 

@@ -4,11 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, toy_question
-from trainscout.optimizer.asked import AskedSearch
-from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.study import run_search
+from tests.optimizer import toy_search
+from tests.optimizer.fake_simulator import FakeSimulator
 from trainscout.simulators.predictor.question.errors import InputError
 
 HERE = "tests.optimizer.test_promotion"
@@ -34,20 +31,9 @@ class Broken(FakeSimulator):
         return super().simulate(job)
 
 
-def search(promote_to, objective=("step_time",), simulator=FAKE):
-    options = SearchOptions(
-        sampler="random", n_trials=40, patience=None, top_k=6, promote_to=promote_to
-    )
-    return run_search(
-        AskedSearch(
-            toy_question(),
-            SPACE,
-            Objective(objective),
-            options,
-            simulator=simulator,
-            executor=ExecutorOptions("serial", 1),
-        )
-    )
+def search(promote_to, objective="step_time"):
+    settings = {"n_trials": 40, "batch_size": 32, "top_k": 6}
+    return toy_search.search("random", objective=objective, promote_to=promote_to, **settings)
 
 
 def test_the_promotion_simulator_ranks_the_best_anew():

@@ -5,13 +5,10 @@ import functools
 import numpy as np
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE
+from tests.optimizer import toy_search
 from tests.optimizer.test_exact import search, small_question
-from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.choices import layout_of, worth
-from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.study import run_search
+from trainscout.optimizer.options import ExecutorOptions
 
 FEW = {"n_trials": 60, "batch_size": 8}
 
@@ -70,16 +67,8 @@ def test_when_nothing_fits_the_closest_miss_is_simulated():
 
 
 def test_a_simulator_without_bounds_is_not_screened():
-    result = run_search(
-        AskedSearch(
-            small_question(),
-            {"knobs": {"tp": [1, 2, 4, 8]}},
-            Objective(("cost",)),
-            SearchOptions(sampler="random", patience=None, n_trials=None),
-            simulator=FAKE,
-            executor=ExecutorOptions("serial", 1),
-        )
-    )
+    space = {"knobs": {"tp": [1, 2, 4, 8]}}
+    result = toy_search.search("random", question=small_question(), space=space, n_trials=None)
     assert not {"memory_bound", "time_bound"} & set(result.counts_by_rule("pruned"))
 
 

@@ -6,16 +6,13 @@ import itertools
 
 import pytest
 
+from tests.optimizer import toy_search
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, story, toy_question
-from trainscout.optimizer.asked import AskedSearch
-from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.registry import SAMPLERS
-from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.validity import why_invalid
 
-SERIAL = ExecutorOptions("serial", 1)
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="GP needs the gp extra (torch)"
 )
@@ -33,21 +30,8 @@ CONVERGED = [
 TAKES_SEVERAL = [p for p in ALL if not SAMPLERS[p.values[0]].one_objective]
 
 
-def search(sampler, *, objective="cost", executor=SERIAL, seed=0, simulator=FAKE, **changes):
-    settings = {"n_trials": 32, "patience": None, "min_trials": 0, "batch_size": 16}
-    options = SearchOptions(sampler=sampler, **(settings | changes))
-    names = (objective,) if isinstance(objective, str) else objective
-    return run_search(
-        AskedSearch(
-            toy_question(),
-            SPACE,
-            Objective(names),
-            options,
-            simulator=simulator,
-            executor=executor,
-            seed=seed,
-        )
-    )
+def search(sampler, **changes):
+    return toy_search.search(sampler, **({"n_trials": 32} | changes))
 
 
 @functools.cache
@@ -110,17 +94,7 @@ class TestEverySampler:
     def test_exhausts_a_space_whatever_it_proposes(self, sampler):
         fixed = {"recompute": ["none"], "zero_stage": [1], "tp": [1, 2], "vpp": [1]}
         small = {"knobs": {**SPACE["knobs"], **fixed}}
-        options = SearchOptions(sampler=sampler, n_trials=None, patience=None, pruning=())
-        result = run_search(
-            AskedSearch(
-                toy_question(),
-                small,
-                Objective(("cost",)),
-                options,
-                simulator=FAKE,
-                executor=SERIAL,
-            )
-        )
+        result = search(sampler, space=small, n_trials=None, batch_size=32, pruning=())
         assert result.stopped == "space_exhausted"
         count = result.counts()
         assert count["ok"] + count["oom"] == len({t.recipe for t in result.trials}) - len(
@@ -231,13 +205,7 @@ def test_an_unknown_sampler_gets_the_nearest():
 
 def test_progress_is_reported_after_every_batch():
     seen = []
-    options = SearchOptions(sampler="random", n_trials=40, patience=None, batch_size=16)
-    run_search(
-        AskedSearch(
-            toy_question(), SPACE, Objective(("mfu",)), options, simulator=FAKE, executor=SERIAL
-        ),
-        on_progress=seen.append,
-    )
+    search("random", objective="mfu", n_trials=40, on_progress=seen.append)
     assert [p.considered for p in seen] == [16, 32, 40]
     assert {p.limit for p in seen} == {40}
     assert seen[-1].eta_s == 0
@@ -250,13 +218,7 @@ def test_ctrl_c_keeps_what_is_resolved():
         if progress.considered >= 32:
             raise KeyboardInterrupt
 
-    options = SearchOptions(sampler="tpe", n_trials=400, patience=None, batch_size=16)
-    result = run_search(
-        AskedSearch(
-            toy_question(), SPACE, Objective(("cost",)), options, simulator=FAKE, executor=SERIAL
-        ),
-        on_progress=interrupt,
-    )
+    result = search("tpe", n_trials=400, on_progress=interrupt)
     assert result.stopped == "interrupted"
     assert len([t for t in result.trials if t.status != "invalid"]) == 32
     assert result.best

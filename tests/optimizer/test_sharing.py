@@ -14,17 +14,13 @@ from pathlib import Path
 import optuna
 import pytest
 
-from tests.optimizer import postgres
-from tests.optimizer.fake_simulator import FAKE, SPACE, story, toy_question
+from tests.optimizer import postgres, toy_search
+from tests.optimizer.fake_simulator import FAKE, story
 from tests.warm import client
 from tests.warm.session import warm_python
-from trainscout.optimizer.asked import AskedSearch
-from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.storage import claims as claims_module
 from trainscout.optimizer.storage.backends import open_storage
 from trainscout.optimizer.storage.claims import Claims
-from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -32,19 +28,7 @@ SLOW = FAKE.replace("FakeSimulator", "Slow")
 
 
 def search(storage, **changes):
-    return run_search(
-        AskedSearch(
-            toy_question(),
-            SPACE,
-            Objective(("cost",)),
-            SearchOptions(n_trials=64, patience=None, min_trials=0, batch_size=16),
-            simulator=SLOW,
-            executor=ExecutorOptions("serial", 1),
-            seed=3,
-        ),
-        storage=storage,
-        **changes,
-    )
+    return toy_search.search(simulator=SLOW, seed=3, storage=storage, **changes)
 
 
 @pytest.fixture(scope="module")

@@ -7,34 +7,22 @@ import re
 
 import pytest
 
+from tests.optimizer import toy_search
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, story, toy_question
-from trainscout.optimizer.asked import AskedSearch
-from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.storage import backends
 from trainscout.optimizer.storage.trials import TrialStore
-from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.values import recorded
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 
-def search(storage, *, resume=False, n_trials=64, stop_at=None, **changes):
+def search(storage, *, stop_at=None, **changes):
     def on_progress(progress):
         if stop_at is not None and progress.considered >= stop_at:
             raise KeyboardInterrupt
 
-    sampler = changes.pop("sampler", "tpe")
-    options = SearchOptions(
-        sampler=sampler, n_trials=n_trials, patience=None, min_trials=0, batch_size=16
-    )
-    asked = AskedSearch(
-        toy_question(), SPACE, Objective(("cost",)), options, FAKE, ExecutorOptions("serial", 1)
-    )
-    own = {name: changes.pop(name) for name in list(changes) if hasattr(asked, name)}
-    asked = dataclasses.replace(asked, **own)
-    return run_search(asked, storage=storage, resume=resume, on_progress=on_progress, **changes)
+    return toy_search.search(storage=storage, on_progress=on_progress, **changes)
 
 
 @pytest.fixture(params=["journal", "sqlite"])
@@ -139,7 +127,7 @@ def test_another_question_is_refused(storage):
     for changed in (
         {"question": toy_question(batch=128)},
         {"space": {**SPACE, "constants": {"overlap_grad_reduce": True}}},
-        {"objective": Objective(("mfu",))},
+        {"objective": "mfu"},
         {"seed": 1},
         {"sampler": "random"},
     ):
@@ -237,7 +225,7 @@ def test_a_prediction_that_is_no_number_is_a_failure(tmp_path):
     result = search(
         None,
         simulator=FAKE.replace("FakeSimulator", "NotANumber"),
-        objective=Objective(("step_time",)),
+        objective="step_time",
     )
     failed = [t for t in result.trials if t.status == "failed"]
     assert failed
