@@ -21,12 +21,7 @@ from trainscout.simulators.predictor.kernels.moved_bytes import moved_bytes
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.priced import KERNELS, PricedOp
 from trainscout.simulators.predictor.replay.timeline import HOST, NONE, PIPELINE, Timeline
-from trainscout.simulators.predictor.workload.ir import (
-    Collective,
-    HostUpdate,
-    SendRecv,
-    kernel_flops,
-)
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.ranks import group_of, place_of
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import attribute
 from trainscout.simulators.virtual_cluster.traces.chakra.write import (
@@ -209,9 +204,9 @@ class _Nodes:
         assert priced is not None
         if self._timeline.stream[step.row] == PIPELINE:
             yield self._boundary(step, priced.op)
-        elif isinstance(priced.op, Collective):
+        elif isinstance(priced.op, ir.Collective):
             yield self._collective(priced.op)
-        elif isinstance(priced.op, SendRecv):
+        elif isinstance(priced.op, ir.SendRecv):
             # To the next member of the ring, from the one before.
             members = group_of(self._job, priced.op.communicator, self._rank)
             at = members.index(self._rank)
@@ -222,7 +217,7 @@ class _Nodes:
         else:
             yield _kernel(priced)
 
-    def _collective(self, op: Collective) -> Any:
+    def _collective(self, op: ir.Collective) -> Any:
         group, members = self._group(op.communicator)
         share = -(-op.bytes // len(members))
         bytes_in = share if op.kind == "all_gather" else op.bytes
@@ -232,13 +227,13 @@ class _Nodes:
 
     def _boundary(self, step: _Step, op: object) -> Any:
         """One side of what a stage sends the next."""
-        assert isinstance(op, SendRecv)
+        assert isinstance(op, ir.SendRecv)
         pipeline = group_of(self._job, "pp", self._rank)
         source, destination = int(self._timeline.stage[step.row]), self._to_stage[step.row]
         return self._transfer(op, pipeline[source], pipeline[destination])
 
     def _transfer(
-        self, op: SendRecv, source: int, destination: int, batch: int | None = None
+        self, op: ir.SendRecv, source: int, destination: int, batch: int | None = None
     ) -> Any:
         sends = source == self._rank
         group, _ = self._group(op.communicator)
@@ -260,9 +255,9 @@ class _Nodes:
 
 def _kernel(priced: PricedOp) -> Any:
     op = priced.op
-    if isinstance(op, HostUpdate):
+    if isinstance(op, ir.HostUpdate):
         return computation(op.name, max(op.host_bytes // 2, 1), op.host_bytes)
     assert isinstance(op, KERNELS)
     moved = moved_bytes(op)
     # Rooflines divide by the operations: memory-bound work counts one for two bytes.
-    return computation(op.name, kernel_flops(op) or max(moved // 2, 1), moved)
+    return computation(op.name, ir.kernel_flops(op) or max(moved // 2, 1), moved)

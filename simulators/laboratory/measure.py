@@ -32,12 +32,7 @@ from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.workload.ir import (
-    Block,
-    Streaming,
-    TransformerKernel,
-    is_of_a_mixer,
-)
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
@@ -56,7 +51,7 @@ COLLECTIVE_BYTES = (1 << 20, 16 << 20, 128 << 20, 1 << 30)
 # Within a node besides: when a call starts. Between nodes the least sizes tell of a ring's hops,
 # which short messages take another protocol for.
 START_BYTES = 8 << 10
-COPY = Streaming("copy", "memcpy", 4 << 30)
+COPY = ir.Streaming("copy", "memcpy", 4 << 30)
 SAVE_EVERY_S = 5.0
 
 
@@ -110,7 +105,7 @@ class Subject:
 
     gpu: Gpu
     precision: str
-    calls: Counter[TransformerKernel]
+    calls: Counter[ir.TransformerKernel]
     job: Job | None = None
 
 
@@ -126,14 +121,14 @@ def of_traces(paths: Sequence[Path]) -> Subject:
     Raises:
         InputError: for traces that cannot be read, of no GPU that is declared, or of several.
     """
-    calls: Counter[TransformerKernel] = Counter()
+    calls: Counter[ir.TransformerKernel] = Counter()
     names = set()
     for path in paths:
         for trace in read_directory(path):
             names.add(trace.header.gpu)
             for lowered in lower_events(trace.events):
                 for op in () if lowered is None else lowered.kernels:
-                    if isinstance(op, TransformerKernel):
+                    if isinstance(op, ir.TransformerKernel):
                         calls[anonymous(op)] += 1
     if len(names) != 1:
         raise InputError("--traces", paths[0], f"is of {len(names)} kinds of GPU", "one")
@@ -141,14 +136,14 @@ def of_traces(paths: Sequence[Path]) -> Subject:
     return Subject(gpu, "bf16", calls)
 
 
-def kernels_of(job: Job) -> Counter[TransformerKernel]:
+def kernels_of(job: Job) -> Counter[ir.TransformerKernel]:
     """Every distinct kernel of the job's busiest ranks, with its calls a step; mixers' fused ones,
     which are no single kernel here, are left out."""
-    calls: Counter[TransformerKernel] = Counter()
+    calls: Counter[ir.TransformerKernel] = Counter()
 
-    def add(block: Block, count: int) -> None:
+    def add(block: ir.Block, count: int) -> None:
         for op in block.ops:
-            if isinstance(op, TransformerKernel) and not is_of_a_mixer(op):
+            if isinstance(op, ir.TransformerKernel) and not ir.is_of_a_mixer(op):
                 calls[anonymous(op)] += count
 
     for stage in build_workload(job).stages:
@@ -178,7 +173,7 @@ def measure_kernels(
 def factors(subject: Subject, found: Measurements, gpu_name: str) -> dict[str, Any]:
     """Measured kernels beside their prices by class, weighted by their calls a step; the hot
     time where a kernel was long enough to have one."""
-    times: dict[str, list[tuple[tuple[TransformerKernel, ...], float, int]]] = {}
+    times: dict[str, list[tuple[tuple[ir.TransformerKernel, ...], float, int]]] = {}
     seconds: dict[str, float] = defaultdict(float)
     for op, count in subject.calls.items():
         wanted = row_of(op, gpu_name, subject.precision)

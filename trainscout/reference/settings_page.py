@@ -26,19 +26,10 @@ from trainscout.simulators.predictor.io.markdown import table
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
+from trainscout.simulators.predictor.question import layers
 from trainscout.simulators.predictor.question.diffusion import Diffusion
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.layers import (
-    AttentionMixer,
-    CompressedAttention,
-    DeltaNet,
-    Index,
-    Mamba1,
-    Mamba2,
-    Mixer,
-    ShortConv,
-)
 from trainscout.simulators.predictor.question.model import PerLayerInput
 from trainscout.simulators.predictor.question.pooled import Pooled
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -101,16 +92,16 @@ def _names(commands: Iterable[str]) -> str:
 
 VERIFICATIONS = ("none", "traced")
 # Valid ones of each mixer, to vary.
-_COMPRESSED = CompressedAttention(1024, 128, out_groups=8, out_rank=1024, rate=4)
+_COMPRESSED = layers.CompressedAttention(1024, 128, out_groups=8, out_rank=1024, rate=4)
 _MIXERS = {
-    "attention": AttentionMixer(),
-    "attention.index": Index(heads=64, dim=128, top_k=2048),
-    "mamba2": Mamba2(heads=128, head_dim=64, state=128),
-    "mamba1": Mamba1(inner=8192, state=16, rank=256),
-    "short_conv": ShortConv(channels=2048),
-    "delta": DeltaNet(k_heads=16, v_heads=32, k_dim=128, v_dim=128),
+    "attention": layers.AttentionMixer(),
+    "attention.index": layers.Index(heads=64, dim=128, top_k=2048),
+    "mamba2": layers.Mamba2(heads=128, head_dim=64, state=128),
+    "mamba1": layers.Mamba1(inner=8192, state=16, rank=256),
+    "short_conv": layers.ShortConv(channels=2048),
+    "delta": layers.DeltaNet(k_heads=16, v_heads=32, k_dim=128, v_dim=128),
     "compressed": _COMPRESSED,
-    "compressed.index": Index(heads=64, dim=128, top_k=512),
+    "compressed.index": layers.Index(heads=64, dim=128, top_k=512),
 }
 _LATENTS = Diffusion(64, 512, (4096, 3072))
 _TOWER = Tower("vision", 27, 1152, 16, 4304, patch_size=588, patches=1024)
@@ -154,9 +145,9 @@ def all_groups() -> list[Group]:
 
 def _check_mixer(name: str, value: Any) -> None:
     name, _, inner = name.partition(".")
-    parts: dict[str, Any] = {"attention": AttentionMixer(), "compressed": _COMPRESSED}
+    parts: dict[str, Any] = {"attention": layers.AttentionMixer(), "compressed": _COMPRESSED}
     parts = {name: replace(parts[name], **{inner: value}) if inner else value}
-    Mixer(**parts).check("kind")
+    layers.Mixer(**parts).check("kind")
 
 
 def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:

@@ -15,14 +15,7 @@ from functools import partial
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Gemm,
-    GroupedGemm,
-    Streaming,
-    TransformerKernel,
-    product_sizes,
-)
+from trainscout.simulators.predictor.workload import ir
 
 from .timing import Call
 
@@ -55,18 +48,18 @@ class TorchKernels:
         self.torch, self.device = torch, device
         self.version = f"torch-{torch.__version__}"
 
-    def build(self, op: TransformerKernel) -> Built:
+    def build(self, op: ir.TransformerKernel) -> Built:
         """The call of one operation.
 
         Raises:
             InputError: when PyTorch has no such kernel here.
         """
         try:
-            if isinstance(op, Gemm):
+            if isinstance(op, ir.Gemm):
                 return self.gemm(op)
-            if isinstance(op, GroupedGemm):
+            if isinstance(op, ir.GroupedGemm):
                 return self.grouped_gemm(op)
-            if isinstance(op, Attention):
+            if isinstance(op, ir.Attention):
                 return self.attention(op)
             return self.streaming(op)
         except (RuntimeError, NotImplementedError, KeyError) as error:
@@ -91,7 +84,7 @@ class TorchKernels:
         call()
         return call
 
-    def gemm(self, op: Gemm) -> Built:
+    def gemm(self, op: ir.Gemm) -> Built:
         if op.dtype == "fp8":
             return self.scaled_gemm(op)
         batch = () if op.batch == 1 else (op.batch,)
@@ -121,7 +114,7 @@ class TorchKernels:
             )
         return Built(call, self.version)
 
-    def accumulating_gemm(self, op: Gemm) -> Built:
+    def accumulating_gemm(self, op: ir.Gemm) -> Built:
         """A weight gradient added into the main gradient by the product itself.
 
         Raises:
@@ -141,7 +134,7 @@ class TorchKernels:
         )
         return Built(call, f"{self.version}-fp{8 * op.accumulate}-accumulate")
 
-    def scaled_gemm(self, op: Gemm) -> Built:
+    def scaled_gemm(self, op: ir.Gemm) -> Built:
         """Of 8-bit operands with a scale a tensor. Hopper multiplies them in one layout only,
         into which frameworks transpose what needs it."""
         scaled, one = self.torch._scaled_mm, self.torch.ones((), device=self.device)
@@ -159,15 +152,15 @@ class TorchKernels:
         )
         return Built(call, f"{self.version}-scaled_mm")
 
-    def looped_gemms(self, op: GroupedGemm) -> Built:
+    def looped_gemms(self, op: ir.GroupedGemm) -> Built:
         """One product after another."""
-        alone = Gemm(
-            "", *product_sizes(op)[:3], op.dtype, layout=op.layout, accumulate=op.accumulate
+        alone = ir.Gemm(
+            "", *ir.product_sizes(op)[:3], op.dtype, layout=op.layout, accumulate=op.accumulate
         )
         built = self.gemm(alone)
         return replace(built, impl=f"{built.impl}-loop", repeats=op.groups)
 
-    def grouped_gemm(self, op: GroupedGemm) -> Built:
+    def grouped_gemm(self, op: ir.GroupedGemm) -> Built:
         if not op.one_kernel:
             return self.looped_gemms(op)
         grouped = self.torch.nn.functional.grouped_mm
@@ -196,7 +189,7 @@ class TorchKernels:
             )
         return Built(call, f"{self.version}-grouped_mm")
 
-    def attention(self, op: Attention) -> Built:
+    def attention(self, op: ir.Attention) -> Built:
         """cuDNN's kernel on Hopper and later unless FlashAttention-2 is asked for or the GPU is
         older; PyTorch's plain one on a CPU."""
         backends = self.torch.nn.attention.SDPBackend
@@ -239,7 +232,7 @@ class TorchKernels:
         backward()
         return Built(backward, impl)
 
-    def streaming(self, op: Streaming) -> Built:
+    def streaming(self, op: ir.Streaming) -> Built:
         """A kernel of the class that moves about as many bytes; ``Built.bytes`` says how many."""
         torch, random = self.torch, self.random
         makers: dict[str, Callable[[int], tuple[Call, int, str]]] = {

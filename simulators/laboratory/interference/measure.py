@@ -29,13 +29,7 @@ from trainscout.simulators.laboratory.device.torch_kernels import Built, TorchKe
 from trainscout.simulators.predictor.kernels.moved_bytes import moved_bytes
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Gemm,
-    GroupedGemm,
-    Streaming,
-    TransformerKernel,
-)
+from trainscout.simulators.predictor.workload import ir
 
 SOURCE = "trainscout.simulators.laboratory.interference.measure"
 COPY = "copy kernel"
@@ -60,25 +54,25 @@ KEY = (
 )
 
 
-def probes(gpu: Gpu) -> tuple[tuple[str, TransformerKernel], ...]:
+def probes(gpu: Gpu) -> tuple[tuple[str, ir.TransformerKernel], ...]:
     """Kernels to slow down, with the class their row names; sizes of a 70B model's shards.
 
     The second GEMM has exactly one tile of 128 x 256 per SM: it loses a whole wave with the
     first SM that is taken.
     """
     return (
-        ("GEMM", Gemm("large", 8192, 8192, 8192, "bf16")),
-        ("GEMM", Gemm("one_wave", 128 * gpu.sms, 256, 8192, "bf16")),
-        ("GEMM", Gemm("shard", 8192, 3584, 8192, "bf16")),
-        ("GEMM", Gemm("weight_gradient", 8192, 1280, 8192, "bf16", layout="NT")),
-        ("GroupedGEMM", GroupedGemm("experts", 8, 1024, 14336, 4096, "bf16", one_kernel=True)),
-        ("attention", Attention("fwd", 1, 8, 1, 8192, 8192, 128, 128, True, "fwd", "bf16")),
-        ("attention", Attention("bwd", 1, 8, 1, 8192, 8192, 128, 128, True, "bwd", "bf16")),
-        ("norm", Streaming("norm_fwd", "norm_fwd", 256 << 20)),
-        ("norm", Streaming("norm_bwd", "norm_bwd", 384 << 20)),
-        ("elementwise", Streaming("elementwise", "elementwise", 512 << 20)),
-        ("softmax", Streaming("softmax_fwd", "softmax_fwd", 512 << 20)),
-        ("optimizer", Streaming("optimizer", "optimizer", 2 << 30)),
+        ("GEMM", ir.Gemm("large", 8192, 8192, 8192, "bf16")),
+        ("GEMM", ir.Gemm("one_wave", 128 * gpu.sms, 256, 8192, "bf16")),
+        ("GEMM", ir.Gemm("shard", 8192, 3584, 8192, "bf16")),
+        ("GEMM", ir.Gemm("weight_gradient", 8192, 1280, 8192, "bf16", layout="NT")),
+        ("GroupedGEMM", ir.GroupedGemm("experts", 8, 1024, 14336, 4096, "bf16", one_kernel=True)),
+        ("attention", ir.Attention("fwd", 1, 8, 1, 8192, 8192, 128, 128, True, "fwd", "bf16")),
+        ("attention", ir.Attention("bwd", 1, 8, 1, 8192, 8192, 128, 128, True, "bwd", "bf16")),
+        ("norm", ir.Streaming("norm_fwd", "norm_fwd", 256 << 20)),
+        ("norm", ir.Streaming("norm_bwd", "norm_bwd", 384 << 20)),
+        ("elementwise", ir.Streaming("elementwise", "elementwise", 512 << 20)),
+        ("softmax", ir.Streaming("softmax_fwd", "softmax_fwd", 512 << 20)),
+        ("optimizer", ir.Streaming("optimizer", "optimizer", 2 << 30)),
     )
 
 
@@ -103,7 +97,7 @@ class OverlapDevice:
         self._buffers: dict[Traffic, tuple[Any, Any]] = {}
         self._chunk_s: dict[Traffic, float] = {}
 
-    def build(self, op: TransformerKernel) -> Built:
+    def build(self, op: ir.TransformerKernel) -> Built:
         return self._kernels.build(op)
 
     def alone_s(self, built: Built) -> float:
@@ -233,7 +227,7 @@ def measure(device: OverlapDevice, gpu: Gpu, rows: Rows, deadline_s: float) -> t
 
 
 def _point(
-    device: OverlapDevice, gpu: Gpu, op: TransformerKernel, built: Built, traffic: Traffic
+    device: OverlapDevice, gpu: Gpu, op: ir.TransformerKernel, built: Built, traffic: Traffic
 ) -> dict[str, object]:
     """What one point found, the kernel alone timed before and after: boards warm up."""
     before_s = device.alone_s(built)
@@ -251,7 +245,7 @@ def _point(
 
 
 def _row(
-    gpu: Gpu, kernel_class: str, op: TransformerKernel, traffic: Traffic, level: str
+    gpu: Gpu, kernel_class: str, op: ir.TransformerKernel, traffic: Traffic, level: str
 ) -> dict[str, object]:
     """The columns that say what a point is."""
     return {

@@ -20,12 +20,7 @@ from trainscout.simulators.laboratory.device.timing import (
 from trainscout.simulators.laboratory.device.torch_kernels import Built, TorchKernels
 from trainscout.simulators.predictor.kernels.table_rows import row_of
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Streaming,
-    TransformerKernel,
-    kernel_flops,
-)
+from trainscout.simulators.predictor.workload import ir
 
 CLASSES = ("gemm", "grouped_gemm", "attention", "streaming")
 CPU = "cpu"
@@ -48,7 +43,7 @@ class Machine:
     def host_s(self) -> dict[str, float]:
         return host_seconds(self._torch, self._device)
 
-    def build(self, op: TransformerKernel) -> Built:
+    def build(self, op: ir.TransformerKernel) -> Built:
         return self._kernels.build(op)
 
     def burst_s(self, built: Built) -> float:
@@ -58,25 +53,25 @@ class Machine:
         return built.repeats * sustained_s(self._clock, built.call, once_s / built.repeats)
 
 
-def anonymous(op: TransformerKernel) -> TransformerKernel:
+def anonymous(op: ir.TransformerKernel) -> ir.TransformerKernel:
     """The operation without what does not change its time."""
-    if isinstance(op, Streaming):
+    if isinstance(op, ir.Streaming):
         # Several launches are timed as the one they would be if fused.
         return dataclasses.replace(op, name="", launches=1)
     return dataclasses.replace(op, name="")
 
 
-def _rates(op: TransformerKernel, built: Built, seconds: float) -> dict[str, object]:
-    if isinstance(op, Attention):
-        return {"tflops": round(kernel_flops(op) / seconds * 1e-12, 1)}
-    if isinstance(op, Streaming):
+def _rates(op: ir.TransformerKernel, built: Built, seconds: float) -> dict[str, object]:
+    if isinstance(op, ir.Attention):
+        return {"tflops": round(ir.kernel_flops(op) / seconds * 1e-12, 1)}
+    if isinstance(op, ir.Streaming):
         rate = round(built.bytes / seconds * 1e-9, 1)
         return {"gbps": rate, "shape": built.shape, "bytes": built.bytes}
     return {}
 
 
 def measure_kernel(
-    machine: Machine, op: TransformerKernel, rows: Rows, gpu: str, precision: str
+    machine: Machine, op: ir.TransformerKernel, rows: Rows, gpu: str, precision: str
 ) -> None:
     """Time a kernel into a table, where it is not there yet. One that cannot be built here is
     skipped with a word on stderr."""

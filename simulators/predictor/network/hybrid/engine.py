@@ -18,24 +18,7 @@ from numpy.typing import ArrayLike
 from trainscout.simulators.predictor.network.flow.water_filling import max_min_rates
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
-from trainscout.simulators.predictor.network.packet.engine_arrays import (
-    ACK_HEAD,
-    ALPHA_AT,
-    FLY_HEAD,
-    FREE_AT,
-    LAST_NOTICE,
-    LINK_NEXT,
-    NONE,
-    PACE,
-    PAUSED,
-    PAUSED_SINCE,
-    RISE_AT,
-    TIME,
-    WAKE,
-    Floats,
-    Ints,
-    to_picoseconds,
-)
+from trainscout.simulators.predictor.network.packet.engine_arrays import Floats, Ints
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import NO_LINK
 from trainscout.simulators.predictor.network.union_find import join_links
@@ -101,7 +84,7 @@ class HybridEngine(RepeatingEngine):
         share = self.hybrid.train_share if control == "window" else 0.0
         packet = self.settings.packet_bytes
         self._train = max(int(share * between) // packet, 1) * packet
-        self._step = int(to_picoseconds(np.array([self.hybrid.sample_s]))[0])
+        self._step = int(t.to_picoseconds(np.array([self.hybrid.sample_s]))[0])
         self._per_sample = self._rates * self.hybrid.sample_s
         self._next_sample = self._step
         self._sampled = 0
@@ -374,22 +357,22 @@ class Parked:
 def shift(by, own_ports, own_flows, ports, flows, packets):  # type: ignore[no-untyped-def]
     """Move every time that a component still looks at."""
     for port in own_ports:
-        ports[port, FREE_AT] += by
-        if ports[port, WAKE] != NONE:
-            ports[port, WAKE] += by
-        if ports[port, PAUSED] == 1:
-            ports[port, PAUSED_SINCE] += by
-        packet = ports[port, FLY_HEAD]
-        while packet != NONE:
-            packets[packet, TIME] += by
-            packet = packets[packet, LINK_NEXT]
+        ports[port, t.FREE_AT] += by
+        if ports[port, t.WAKE] != t.NONE:
+            ports[port, t.WAKE] += by
+        if ports[port, t.PAUSED] == 1:
+            ports[port, t.PAUSED_SINCE] += by
+        packet = ports[port, t.FLY_HEAD]
+        while packet != t.NONE:
+            packets[packet, t.TIME] += by
+            packet = packets[packet, t.LINK_NEXT]
     for flow in own_flows:
-        flows[flow, PACE] += by
-        flows[flow, ALPHA_AT] += by
-        flows[flow, RISE_AT] += by
-        if flows[flow, LAST_NOTICE] != NONE:
-            flows[flow, LAST_NOTICE] += by
-        packet = flows[flow, ACK_HEAD]
-        while packet != NONE:
-            packets[packet, TIME] += by
-            packet = packets[packet, LINK_NEXT]
+        flows[flow, t.PACE] += by
+        flows[flow, t.ALPHA_AT] += by
+        flows[flow, t.RISE_AT] += by
+        if flows[flow, t.LAST_NOTICE] != t.NONE:
+            flows[flow, t.LAST_NOTICE] += by
+        packet = flows[flow, t.ACK_HEAD]
+        while packet != t.NONE:
+            packets[packet, t.TIME] += by
+            packet = packets[packet, t.LINK_NEXT]

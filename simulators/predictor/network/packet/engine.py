@@ -14,21 +14,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 
 from . import engine_arrays as t
 from . import kernel
-from .engine_arrays import (
-    DONE,
-    EARLIEST,
-    FIRST_LATER,
-    FIRST_TIE,
-    LAG,
-    NONE,
-    NOW,
-    START_EVENT,
-    WAITS,
-    Floats,
-    Ints,
-    constants,
-    to_picoseconds,
-)
+from .engine_arrays import Floats, Ints
 from .heap import push
 from .settings import PacketSettings
 
@@ -108,7 +94,7 @@ class PacketEngine:
         self._rates = rates = np.tile(rates, classes)
         with np.errstate(divide="ignore"):
             self._ps_per_byte = t.PICOSECONDS / rates
-        self._ports = t.idle_ports(np.tile(to_picoseconds(delays), classes))
+        self._ports = t.idle_ports(np.tile(t.to_picoseconds(delays), classes))
         weights = self.settings.weights or [1] * classes
         self._ports[:, t.TURN_COST] = np.repeat(t.WEIGHT_UNIT // np.array(weights), self._links)
         grow = rates / _MARKED_BYTES_PER_S
@@ -124,7 +110,7 @@ class PacketEngine:
         self._heap = np.zeros((1024, 2), dtype=np.int64)
         self._count = np.zeros(t.COUNTERS, dtype=np.int64)
         self._count[t.FREE_PACKET] = t.NONE
-        self._whole, self._part = constants(self.settings, self._links)
+        self._whole, self._part = t.constants(self.settings, self._links)
         self._used = self._tied = self._reported = self._rows = 0
         self._episodes = t.blank(1, t.EPISODE_COLUMNS)
         self._arrived = t.blank(64, 1)
@@ -180,7 +166,7 @@ class PacketEngine:
             raise InputError("flow.size_bytes", float(sizes.min()), "is no size", ">= 1 byte")
         _require(starts, "flow.start_s")
         _require(delays, "flow.delay_s")
-        earliest = to_picoseconds(starts)
+        earliest = t.to_picoseconds(starts)
         if count and earliest.min() < self._count[t.NOW]:
             problem = f"was played already (now is {self.now_s:.9f} s)"
             raise InputError("flow.start_s", float(starts.min()), problem, "a later start")
@@ -197,7 +183,7 @@ class PacketEngine:
         self._check_pairs(pairs, first, count)
         self._reserve(first + count, self._tied + len(pairs))
         new = slice(first, first + count)
-        self._fill(new, ways, sizes, earliest, to_picoseconds(delays))
+        self._fill(new, ways, sizes, earliest, t.to_picoseconds(delays))
         self._tie(pairs)
         self._used += count
         self._count[t.UNFINISHED] += count
@@ -215,7 +201,7 @@ class PacketEngine:
             DroppedPacketError: when a queue overflows, which only happens without pauses.
             RuntimeError: when flows wait for each other and none can arrive.
         """
-        until = t.CLOCK_END if until_s is None else int(to_picoseconds(np.array([until_s]))[0])
+        until = t.CLOCK_END if until_s is None else int(t.to_picoseconds(np.array([until_s]))[0])
         self._run(until)
         if until_s is None and self._count[t.UNFINISHED]:
             raise RuntimeError(f"{self._count[t.UNFINISHED]} flows never arrive: they are stuck")
@@ -231,7 +217,7 @@ class PacketEngine:
         """
         until = t.CLOCK_END
         if until_s < _LONGEST_S:
-            until = int(to_picoseconds(np.array([until_s]))[0])
+            until = int(t.to_picoseconds(np.array([until_s]))[0])
         self._count[t.STOP_AT] = self._reported + 1
         self._run(until)
         self._count[t.STOP_AT] = 0
@@ -424,12 +410,12 @@ def tie(pairs, first, flows, ties, used):  # type: ignore[no-untyped-def]
     """
     for row in range(len(pairs)):
         child, parent = pairs[row]
-        if flows[parent, DONE] != NONE:
-            after = flows[parent, DONE] + flows[child, LAG]
-            flows[child, EARLIEST] = max(flows[child, EARLIEST], after)
+        if flows[parent, t.DONE] != t.NONE:
+            after = flows[parent, t.DONE] + flows[child, t.LAG]
+            flows[child, t.EARLIEST] = max(flows[child, t.EARLIEST], after)
             continue
-        flows[child, WAITS] += 1
-        column = FIRST_TIE if parent >= first else FIRST_LATER
+        flows[child, t.WAITS] += 1
+        column = t.FIRST_TIE if parent >= first else t.FIRST_LATER
         ties[used, 0], ties[used, 1] = child, flows[parent, column]
         flows[parent, column] = used
         used += 1
@@ -440,6 +426,6 @@ def tie(pairs, first, flows, ties, used):  # type: ignore[no-untyped-def]
 def schedule(first, last, flows, heap, count):  # type: ignore[no-untyped-def]
     """Let the flows from ``first`` to before ``last`` that wait for nobody start."""
     for flow in range(first, last):
-        flows[flow, EARLIEST] = max(flows[flow, EARLIEST], count[NOW])
-        if flows[flow, WAITS] == 0:
-            push(heap, count, flows[flow, EARLIEST], START_EVENT, flow)
+        flows[flow, t.EARLIEST] = max(flows[flow, t.EARLIEST], count[t.NOW])
+        if flows[flow, t.WAITS] == 0:
+            push(heap, count, flows[flow, t.EARLIEST], t.START_EVENT, flow)

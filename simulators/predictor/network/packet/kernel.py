@@ -11,7 +11,6 @@ from __future__ import annotations
 from numba import njit
 
 from . import engine_arrays as t
-from .engine_arrays import DRAWS
 from .heap import pop, push
 from .recovery import arm, drop, free, join_ring, leave_ring, look_for_losses
 from .sending import (
@@ -37,8 +36,8 @@ def _mix(x):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def draw(port, ports, seed):  # type: ignore[no-untyped-def]
     """A port's next number in [0, 1), to which what others do, and when, makes no difference."""
-    ports[port, DRAWS] += 1
-    x = _mix((_mix((seed + port) & 0xFFFFFFFF) + ports[port, DRAWS]) & 0xFFFFFFFF)
+    ports[port, t.DRAWS] += 1
+    x = _mix((_mix((seed + port) & 0xFFFFFFFF) + ports[port, t.DRAWS]) & 0xFFFFFFFF)
     return x / 4294967296.0
 
 

@@ -14,13 +14,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.replay.step_program import step_program
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Collective,
-    Gemm,
-    SendRecv,
-    Streaming,
-)
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.virtual_cluster.profiles.predicted import (
     PredictedOperation,
     class_of,
@@ -123,35 +117,35 @@ def record(
     for each in operations:
         kind, op = class_of(each.op), each.op
         seconds = each.seconds * factor(kind)
-        if isinstance(op, Gemm):
+        if isinstance(op, ir.Gemm):
             recorder.launch(KERNELS["gemm"], seconds, "aten::mm", **(mm(op) if shapes else {}))
-        elif isinstance(op, Attention):
+        elif isinstance(op, ir.Attention):
             pass_ = "backward" if op.pass_ == "bwd" else "forward"
             given = attention(op) if shapes else {}
             recorder.launch(
                 KERNELS["attention"], seconds, f"aten::_flash_attention_{pass_}", **given
             )
-        elif isinstance(op, Streaming):
+        elif isinstance(op, ir.Streaming):
             for _ in range(op.launches):
                 recorder.launch(
                     KERNELS.get(kind, ELEMENTWISE), seconds / op.launches, f"my::{kind}"
                 )
         else:
-            assert isinstance(op, Collective | SendRecv)
+            assert isinstance(op, ir.Collective | ir.SendRecv)
             recorder.launch(
                 "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", seconds, "", COMMUNICATION,
                 **collective(getattr(op, "kind", "send"), op.bytes, each.group_size),
             )  # fmt: skip
 
 
-def mm(op: Gemm) -> dict[str, Any]:
+def mm(op: ir.Gemm) -> dict[str, Any]:
     """Arguments of ``aten::mm`` whose strides say the layout."""
     left = [1, op.m] if op.layout == "NT" else [op.k, 1]
     right = [1, op.k] if op.layout == "TN" else [op.n, 1]
     return tensors([[op.m, op.k], [op.k, op.n]], [left, right])
 
 
-def attention(op: Attention) -> dict[str, Any]:
+def attention(op: ir.Attention) -> dict[str, Any]:
     q = [op.batch, op.seq_q, op.heads, op.head_dim]
     k = [op.batch, op.seq_k, op.heads, op.head_dim]
     if op.pass_ == "bwd":

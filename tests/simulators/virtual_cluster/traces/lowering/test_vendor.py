@@ -4,13 +4,7 @@ import pytest
 
 from tests.simulators.virtual_cluster.traces.lowering.tensors import op, t
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Gemm,
-    GroupedGemm,
-    Kernel,
-    Streaming,
-)
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.virtual_cluster.traces.events import Op
 from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import FREE
@@ -23,7 +17,7 @@ def call(name: str, *outputs: object, **arguments: object) -> Op:
     return op(f"emulated.{name}.default", tuple(arguments.get(each) for each in names), *outputs)  # type: ignore[misc, arg-type]
 
 
-def only(traced: Op) -> Kernel:
+def only(traced: Op) -> ir.Kernel:
     (kernel,) = lower(traced).kernels
     return kernel
 
@@ -40,7 +34,7 @@ def only(traced: Op) -> Kernel:
 )
 def test_products(layout, left, right, use, expected) -> None:  # type: ignore[no-untyped-def]
     gemm = only(call("gemm", t(1), left=left, right=right, layout=layout, use=use, recipe=""))
-    assert isinstance(gemm, Gemm)
+    assert isinstance(gemm, ir.Gemm)
     assert (gemm.m, gemm.n, gemm.k, gemm.layout) == expected
     assert gemm.dtype == ("fp8" if left.dtype.startswith("float8") else "bf16")
 
@@ -58,7 +52,7 @@ def test_accumulated_weight_gradients() -> None:
             recipe="",
         )
     )
-    assert gemm == Gemm("gemm_into", 16, 64, 32, "bf16", layout="NT", accumulate=4)
+    assert gemm == ir.Gemm("gemm_into", 16, 64, 32, "bf16", layout="NT", accumulate=4)
 
 
 def test_grouped_products() -> None:
@@ -77,7 +71,7 @@ def test_grouped_products() -> None:
             recipe="",
         )
     )
-    expected = GroupedGemm("grouped_gemm_into", 4, 25, 16, 64, "bf16", "NT", 2, True)
+    expected = ir.GroupedGemm("grouped_gemm_into", 4, 25, 16, 64, "bf16", "NT", 2, True)
     assert gradient == expected
 
 
@@ -98,7 +92,7 @@ def attention(**changes: object) -> Op:
 
 
 def test_attention() -> None:
-    assert only(attention()) == Attention(
+    assert only(attention()) == ir.Attention(
         "attention_fwd", 2, 32, 8, 2048, 2048, 128, 64, True, "fwd", "bf16", "flash"
     )
 
@@ -129,14 +123,14 @@ def test_attention() -> None:
 )
 def test_attention_layouts_and_masks(changes, expected) -> None:  # type: ignore[no-untyped-def]
     found = only(attention(**changes))
-    assert isinstance(found, Attention)
+    assert isinstance(found, ir.Attention)
     assert (found.batch, found.seq_q, found.seq_k, found.causal) == expected
 
 
 def test_memory_bound_kernels_keep_their_class() -> None:
     x, weight, rows = t(256, 1024), t(1024), t(256, dtype="float32")
     norm = call("rms_norm_fwd", x, rows, input=x, weight=weight, eps=1e-5)
-    assert only(norm) == Streaming("rms_norm_fwd", "norm_fwd", 4 * 256 * 1024 + 2048 + 1024, 1)
+    assert only(norm) == ir.Streaming("rms_norm_fwd", "norm_fwd", 4 * 256 * 1024 + 2048 + 1024, 1)
     assert lower(norm).rule == "vendor norm_fwd"
 
 
