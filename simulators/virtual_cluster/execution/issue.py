@@ -8,14 +8,6 @@ from dataclasses import dataclass
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.priced import COMPUTE, HOST, OPTIMIZER, PART_INDEX
 from trainscout.simulators.virtual_cluster.traces import events
-from trainscout.simulators.virtual_cluster.traces.events import (
-    SETUP,
-    Collective,
-    Event,
-    Phase,
-    PointToPoint,
-    Trace,
-)
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
 from trainscout.simulators.virtual_cluster.traces.rank_walk import (
     WALKED,
@@ -44,7 +36,7 @@ class Window:
     stop: int
 
 
-def windows(traces: Mapping[int, Trace]) -> dict[int, Window]:
+def windows(traces: Mapping[int, events.Trace]) -> dict[int, Window]:
     """The window of each rank's trace: the same steps for all.
 
     With one step traced it is played from a cold start.
@@ -52,7 +44,7 @@ def windows(traces: Mapping[int, Trace]) -> dict[int, Window]:
     Raises:
         InputError: when ranks traced different steps, or none.
     """
-    starts = {rank: _step_starts(trace.events) for rank, trace in traces.items()}
+    starts = {rank: _step_starts(trace) for rank, trace in traces.items()}
     numbers = {rank: tuple(sorted(found)) for rank, found in starts.items()}
     if len(set(numbers.values())) > 1:
         shown = {rank: list(steps) for rank, steps in numbers.items()}
@@ -60,33 +52,33 @@ def windows(traces: Mapping[int, Trace]) -> dict[int, Window]:
     if not all(numbers.values()):
         allowed = "a forward, backward or optimizer phase"
         raise InputError("traces.steps", 0, "none was traced", allowed)
-    return {rank: _window(starts[rank], trace.events) for rank, trace in traces.items()}
+    return {rank: _window(starts[rank], trace) for rank, trace in traces.items()}
 
 
-def _step_starts(events: tuple[Event, ...]) -> dict[int, int]:
+def _step_starts(trace: events.Trace) -> dict[int, int]:
     """Where each step begins: its first phase."""
     found: dict[int, int] = {}
-    for index, event in enumerate(events):
-        if isinstance(event, Phase) and event.phase != SETUP:
+    for index, event in enumerate(trace.events):
+        if isinstance(event, events.Phase) and event.phase != events.SETUP:
             found.setdefault(event.step, index)
     return found
 
 
-def _window(starts: dict[int, int], events: tuple[Event, ...]) -> Window:
+def _window(starts: dict[int, int], trace: events.Trace) -> Window:
     steps = sorted(starts)
     last = starts[steps[-1]]
     start = starts[steps[-2]] if len(steps) > 1 else last
-    return Window(_with_early_transfers(start, events), last, len(events))
+    return Window(_with_early_transfers(start, trace), last, len(trace.events))
 
 
-def _with_early_transfers(start: int, events: tuple[Event, ...]) -> int:
+def _with_early_transfers(start: int, trace: events.Trace) -> int:
     """A pipeline's later stages receive before their first forward pass, which begins the step:
     back to the first transfer since the last collective."""
     found = start
     for index in range(start - 1, -1, -1):
-        if isinstance(events[index], PointToPoint):
+        if isinstance(trace.events[index], events.PointToPoint):
             found = index
-        elif isinstance(events[index], Collective):
+        elif isinstance(trace.events[index], events.Collective):
             break
     return found
 
