@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,14 +18,7 @@ ON_LOOP = [[1.0, 1.0], [1.0, 2.0]]
 
 def both(program: Program) -> list[Times]:
     """The program swept and, with a slowdown nobody meets, on the event loop."""
-    loop = Program(
-        program.work,
-        program.streams,
-        program.edges,
-        program.ranks,
-        slowdown=ON_LOOP,
-        orders=program.orders,
-    )
+    loop = replace(program, kinds=None, slowdown=ON_LOOP)
     return [run(program.tasks()), run(loop.tasks())]
 
 
@@ -151,13 +146,7 @@ CROSSED = Program([1.0, 1.0, 1.0], [[0, 1], [0, 1], [0]], orders=[[2, 0, 1], [1,
 @pytest.mark.parametrize(("program", "stuck"), [(CYCLE, 2), (CROSSED, 2)])
 def test_waiting_for_each_other_is_an_error(program: Program, stuck: int) -> None:
     for slowdown in (None, ON_LOOP):
-        same = Program(
-            program.work,
-            program.streams,
-            program.edges,
-            slowdown=slowdown,
-            orders=program.orders,
-        )
+        same = replace(program, slowdown=slowdown)
         with pytest.raises(RuntimeError, match=f"deadlock: {stuck} of {len(program.work)} tasks"):
             run(same.tasks())
 
@@ -236,9 +225,7 @@ def test_no_task_starts_early_or_idles_when_it_could_run(program: Program) -> No
 @given(program=programs(rates=True))
 def test_never_faster_than_its_critical_path_or_its_busiest_stream(program: Program) -> None:
     times = run(program.tasks())
-    unhindered = Program(
-        program.work, program.streams, program.edges, program.ranks, orders=program.orders
-    )
+    unhindered = replace(program, kinds=None, slowdown=None)
     bound = run(unhindered.tasks()).end.max()
     for order in program.stream_orders:
         assert times.end.max() >= sum(program.work[task] for task in order) - 1e-9

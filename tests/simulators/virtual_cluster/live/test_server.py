@@ -15,10 +15,7 @@ from tests.simulators.virtual_cluster.live.scripts import LATENCY_S, LAUNCH_S, S
 from trainscout.simulators.predictor.io.command_line import FAILURE, IMPOSSIBLE_LAUNCHES
 from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
 from trainscout.simulators.virtual_cluster.live.representation import Representation
-from trainscout.simulators.virtual_cluster.live.server import (
-    LiveError,
-    LiveServer,
-)
+from trainscout.simulators.virtual_cluster.live.server import LiveError, LiveServer
 from trainscout.simulators.virtual_cluster.live.simulation import Simulation
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 
@@ -72,6 +69,15 @@ class Run:
         return False
 
 
+def ended(behaviour: str, why: str, **settings) -> tuple[Run, LiveError]:
+    """A run that ends with an error, which leaves no process."""
+    run = Run(behaviour, **settings)
+    with pytest.raises(LiveError, match=why) as caught:
+        run.run()
+    assert run.nobody_is_left()
+    return run, caught.value
+
+
 @pytest.mark.parametrize("cores", [1, 3])
 def test_ranks_print_simulated_times_whatever_the_number_of_cores(cores):
     run = Run("rounds", cores=cores)
@@ -98,16 +104,10 @@ def test_sleeping_ranks_wake_in_order_of_simulated_time():
 
 
 def test_a_deadlock_names_every_wait_and_ends_all():
-    run = Run("deadlock")
-    with pytest.raises(LiveError) as caught:
-        run.run()
-    assert caught.value.code == IMPOSSIBLE_LAUNCHES
-    text = str(caught.value)
-    assert "rank 0 waits" in text
-    assert "rank 2 waits" in text
-    assert "fake.py:7 in main" in text
-    assert "not yet there: 1" in text
-    assert run.nobody_is_left()
+    _, error = ended("deadlock", "not yet there: 1")
+    assert error.code == IMPOSSIBLE_LAUNCHES
+    for words in ("rank 0 waits", "rank 2 waits", "fake.py:7 in main"):
+        assert words in str(error)
 
 
 def test_threads_collect_while_hosts_wait_and_may_yet_end_a_wait():
@@ -120,29 +120,20 @@ def test_threads_collect_while_hosts_wait_and_may_yet_end_a_wait():
 
 
 def test_a_rank_that_fails_ends_all_with_its_code():
-    run = Run("fail")
-    with pytest.raises(LiveError, match="rank 1 ended with code 3") as caught:
-        run.run()
-    assert caught.value.code == 3
+    run, error = ended("fail", "rank 1 ended with code 3")
+    assert error.code == 3
     assert (1, "rank 1 breaks") in run.lines
-    assert run.nobody_is_left()
 
 
 def test_silence_ends_all():
-    run = Run("hang", timeout_s=2.0)
-    with pytest.raises(LiveError, match=r"no message for \d+ s from ranks 1") as caught:
-        run.run()
-    assert caught.value.code == FAILURE
-    assert run.nobody_is_left()
+    _, error = ended("hang", r"no message for \d+ s from ranks 1", timeout_s=2.0)
+    assert error.code == FAILURE
 
 
 def test_a_deadlock_beside_threads_that_do_nothing_is_one_at_the_timeout():
-    run = Run("idle thread", timeout_s=3.0)
-    with pytest.raises(LiveError, match="of which a thread had its chance") as caught:
-        run.run()
-    assert caught.value.code == IMPOSSIBLE_LAUNCHES
-    assert "not yet there: 1" in str(caught.value)
-    assert run.nobody_is_left()
+    _, error = ended("idle thread", "of which a thread had its chance", timeout_s=3.0)
+    assert error.code == IMPOSSIBLE_LAUNCHES
+    assert "not yet there: 1" in str(error)
 
 
 def test_a_host_that_waits_for_its_thread_is_passed_by():
@@ -154,10 +145,7 @@ def test_a_host_that_waits_for_its_thread_is_passed_by():
 
 
 def test_what_is_no_frame_ends_all():
-    run = Run("nonsense")
-    with pytest.raises(LiveError, match="a frame of 1061109567 bytes"):
-        run.run()
-    assert run.nobody_is_left()
+    ended("nonsense", "a frame of 1061109567 bytes")
 
 
 def test_an_interrupt_ends_all():
