@@ -23,9 +23,13 @@ def command(program: str, *arguments: str) -> list[str]:
     return [sys.executable, str(ROOT / program), *arguments]
 
 
-def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``program`` of the repository in ``cwd`` to its end."""
-    return run_python(str(ROOT / program), *arguments, cwd=cwd, environment=environment())
+def run(
+    program: str, *arguments: str, cwd: Path, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run ``program`` of the repository in ``cwd`` to its end, which must be with ``code``."""
+    done = run_python(str(ROOT / program), *arguments, cwd=cwd, environment=environment())
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 def files_in(directory: Path) -> dict[str, bytes]:

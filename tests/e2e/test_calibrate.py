@@ -68,7 +68,6 @@ def simulate(tmp_path, *arguments):
     shape = ["model=gpt13b", "cluster=a800_8", "training.global_batch_size=64", "format=json"]
     recipe = ["recipe.tp=8", "recipe.sp=true", "recipe.recompute=selective"]
     done = run("simulate.py", *shape, *recipe, *arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
@@ -140,7 +139,7 @@ def test_a_cluster_may_name_its_calibration(calibrated):
 def test_a_search_uses_the_calibration_in_every_worker(calibrated, tmp_path, executor, capsys):
     directory, _ = calibrated
     file = directory / "calibration.yaml"
-    done = run(
+    run(
         "optimize.py",
         *(each for each in SMALLEST if not each.startswith("executor")),
         f"executor={executor}",
@@ -150,7 +149,6 @@ def test_a_search_uses_the_calibration_in_every_worker(calibrated, tmp_path, exe
         "hydra.run.dir=out",
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
     best = json.loads((tmp_path / "out" / "top_recipes.json").read_text())[0]
     assert any("calibrated on 5 runs" in text for text in best["prediction"]["assumptions"])
     low, high = best["prediction"]["interval_s"]
@@ -172,8 +170,7 @@ def test_a_calibration_of_another_gpu_is_bad_input(calibrated, tmp_path):
     file = directory / "calibration.yaml"
     for program in ("simulate.py", "optimize.py"):
         chosen = ["model=llama3_8b", "cluster=h100_64", f"simulator.calibration={file}"]
-        done = run(program, *chosen, cwd=tmp_path)
-        assert done.returncode == 2
+        done = run(program, *chosen, cwd=tmp_path, code=2)
         assert "was made for a800_80" in done.stderr
         assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())

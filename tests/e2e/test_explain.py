@@ -20,7 +20,6 @@ torchrun --nproc-per-node 8 pretrain_gpt.py ${ARGS[@]} --tensor-model-parallel-s
 
 def test_two_recipes_for_people(tmp_path):
     done = run("explain.py", *SHAPE, *FIRST, "b.recompute=none", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
     for shown in (
@@ -35,7 +34,6 @@ def test_two_recipes_for_people(tmp_path):
 
 def test_the_best_of_the_space_as_json(tmp_path):
     done = run("explain.py", *SHAPE, *FIRST, "against=best", *SMALL, "format=json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["difference"]["step_time_s"] <= 0
     # Nothing that one knob does is better than the best of the same space.
@@ -47,11 +45,10 @@ def test_the_best_of_the_space_as_json(tmp_path):
 def test_with_no_recipe_named_the_best_is_explained(tmp_path):
     small = [*SHAPE, "space.knobs.tp=[4,8]", "space.knobs.micro_batch=[1]"]
     done = run("explain.py", *small, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     assert "best  tp4 pp1 dp2" in done.stdout
     assert "GiB free" in done.stdout
-    none_fits = run("explain.py", *small, "gpu.memory_bytes=20000000000", cwd=tmp_path)
-    assert (none_fits.returncode, none_fits.stdout) == (1, "")
+    none_fits = run("explain.py", *small, "gpu.memory_bytes=20000000000", cwd=tmp_path, code=1)
+    assert none_fits.stdout == ""
     assert "nothing to explain: no recipe of the space fits" in none_fits.stderr
 
 
@@ -60,7 +57,6 @@ def test_a_launch_script(tmp_path):
     done = run(
         "explain.py", "given=run.sh", "cluster=a800_8", "b.sp=true", "format=json", cwd=tmp_path
     )
-    assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["a"]["name"] == "yours"
     assert (record["a"]["recipe"]["tp"], record["b"]["recipe"]["tp"]) == (4, 4)
@@ -77,14 +73,12 @@ def test_the_best_of_an_earlier_search(tmp_path):
     best = {"recipe": {"tp": 8, "sp": True, "dp": 1}, "prediction": {"step_time_s": 1.0}}
     (tmp_path / "top_recipes.json").write_text(json.dumps([best]))
     done = run("explain.py", *SHAPE, *FIRST, "against=.", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     assert "best of ." in done.stdout
     assert "it was about another model, cluster or training" in " ".join(done.stdout.split())
 
 
 def test_quiet_is_one_sentence(tmp_path):
     done = run("explain.py", *SHAPE, *FIRST, "verbosity=quiet", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("a takes ")
     assert len(done.stdout.splitlines()) <= 2
 
@@ -99,8 +93,8 @@ def test_nothing_that_fits_is_said_with_its_code(tmp_path):
         "against=best",
         *SMALL,
         cwd=tmp_path,
+        code=1,
     )
-    assert done.returncode == 1
     assert "no recipe of the space fits" in done.stderr
     assert "If you change only one knob of a" in done.stdout
 

@@ -18,7 +18,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def test_a_prediction_on_a_network_says_what_congests(tmp_path):
     done = run("simulate.py", *LLAMA, *FLOW, "topology.oversubscription=2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     for shown in ("Congestion", "Utilisation", "Hot links", ":up", "flow engine", "2:1"):
         assert shown in " ".join(done.stdout.split())
     (dp,) = [
@@ -43,7 +42,6 @@ def test_json_has_the_factors_and_the_time_they_cost(tmp_path):
     answers = []
     for links in ([], ["topology.oversubscription=4", "+topology.link_health.leaf0-spine1=0"]):
         done = run("simulate.py", *LLAMA, *FLOW, *links, "format=json", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
         answers.append(json.loads(done.stdout))
     full, worn = answers
     assert worn["step_time_s"] > full["step_time_s"]
@@ -65,7 +63,6 @@ def test_uneven_experts_are_shown_beside_even_ones(tmp_path):
         "model.moe.histogram=loads.csv",
         cwd=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     even, uneven = json.loads(done.stdout)["experts"].values()
     # Every expert has a GPU of its own; the third receives 150 of 850.
     times = uneven["expert_gemm_s"] / even["expert_gemm_s"]
@@ -80,7 +77,6 @@ def test_a_search_assumes_the_network_it_was_told(tmp_path):
         "space=moye", "executor=serial", "tracking=none", "verbosity=verbose",
         cwd=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     assert "as the flow engine plays them over leaf_spine" in " ".join(done.stdout.split())
 
 
@@ -131,7 +127,6 @@ def test_the_step_is_played_whole_on_request(tmp_path):
             "simulate.py", *question, *recipe, *FLOW, "topology.oversubscription=4",
             "format=json", *more, cwd=tmp_path,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
         answers.append(json.loads(done.stdout))
     whole, cut = (each["whole_step"] for each in answers)
     assert whole["reached"] == 1

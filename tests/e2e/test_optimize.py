@@ -16,7 +16,6 @@ def searched(tmp_path_factory):
     """One small search, tracked in MLflow: the process and its one run directory."""
     cwd = tmp_path_factory.mktemp("search")
     done = run("optimize.py", *SMALL, "search=tpe", "search.n_trials=40", cwd=cwd)
-    assert done.returncode == 0, done.stderr
     (directory,) = (cwd / "outputs" / "gpt13b-a800_8").iterdir()
     return done, directory
 
@@ -129,8 +128,7 @@ def test_results_are_not_written_over_those_of_another_search(searched, storage,
 
 
 def test_an_unknown_framework_is_refused_before_anything_is_written(tmp_path):
-    done = run("optimize.py", "launch.framework=torchtitn", cwd=tmp_path)
-    assert done.returncode == 2
+    done = run("optimize.py", "launch.framework=torchtitn", cwd=tmp_path, code=2)
     assert "did you mean 'torchtitan'" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -169,8 +167,7 @@ def test_the_search_is_in_mlflow(searched):
 def test_the_answer_does_not_depend_on_the_workers(searched, tmp_path):
     arguments = [*SMALL[:-1], "executor=loky", "executor.n_jobs=2", "search=tpe"]
     arguments.append("search.n_trials=40")
-    done = run("optimize.py", *arguments, "tracking=none", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    run("optimize.py", *arguments, "tracking=none", cwd=tmp_path)
     (path,) = tmp_path.glob("outputs/*/*/top_recipes.json")
     assert path.read_text() == (searched[1] / "top_recipes.json").read_text()
     assert not (tmp_path / "mlflow.db").exists()
@@ -186,7 +183,6 @@ def as_data(tmp_path_factory):
 
 def test_data_is_alone_on_stdout(as_data):
     done, cwd = as_data
-    assert done.returncode == 0, done.stderr
     decoder, rest, found = json.JSONDecoder(), done.stdout, []
     while rest.strip():
         record, end = decoder.raw_decode(rest)
@@ -225,7 +221,7 @@ def test_a_reader_that_leaves_ends_nothing_badly(as_data):
 def test_quiet_says_the_answer_and_nothing_else(tmp_path):
     arguments = [*SMALLEST, "search.n_trials=10", "tracking=none", "verbosity=quiet"]
     done = run("optimize.py", *arguments, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stderr == ""
     lines = [line for line in done.stdout.splitlines()[1:] if not line.startswith(" ")]
     labels = {line.split("  ")[0] for line in lines if "  " in line}
     figures = {"recipe", "step time", "MFU / HFU", "throughput", "memory", "cost", "launch"}
@@ -236,8 +232,7 @@ def test_quiet_says_the_answer_and_nothing_else(tmp_path):
 
 def test_nothing_found_for_programs_is_said_beside_the_data(tmp_path):
     arguments = ["model=gpt175b", "cluster=a800_8", "executor=serial", "search.timeout_s=1e-6"]
-    done = run("optimize.py", *arguments, "tracking=none", "format=csv", cwd=tmp_path)
-    assert done.returncode == 1
+    done = run("optimize.py", *arguments, "tracking=none", "format=csv", cwd=tmp_path, code=1)
     assert len(done.stdout.splitlines()) == 1
     assert "No recipe was looked at" in done.stderr
     assert "search.timeout_s" in done.stderr
@@ -246,7 +241,6 @@ def test_nothing_found_for_programs_is_said_beside_the_data(tmp_path):
 def test_several_objectives_give_a_front(tmp_path):
     arguments = [*SMALL, "objective=time_memory", "search=nsga2", "search.n_trials=40"]
     done = run("optimize.py", *arguments, "tracking=none", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     assert "Pareto-optimal recipes" in done.stdout
     (path,) = tmp_path.glob("outputs/*/*/top_recipes.json")
     front = [row["prediction"] for row in json.loads(path.read_text())]
@@ -257,8 +251,7 @@ def test_several_objectives_give_a_front(tmp_path):
 
 def test_nothing_fits_says_what_was_closest(tmp_path):
     arguments = ["model=gpt175b", "cluster=a800_8", "executor=serial", "space=moye"]
-    done = run("optimize.py", *arguments, "tracking=none", cwd=tmp_path)
-    assert done.returncode == 1, done.stderr
+    done = run("optimize.py", *arguments, "tracking=none", cwd=tmp_path, code=1)
     assert "No recipe fits" in done.stdout
     assert "Closest miss" in done.stdout
     assert "GiB on stage" in done.stdout
@@ -271,7 +264,6 @@ def test_nothing_fits_says_what_was_closest(tmp_path):
 def test_a_dead_tracking_server_costs_a_warning(tmp_path):
     arguments = [*SMALLEST, "search.n_trials=20", "tracking.uri=http://127.0.0.1:9"]
     done = run("optimize.py", *arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
     assert "http://127.0.0.1:9" in warning
     assert "refused" in warning
@@ -326,7 +318,6 @@ def test_bad_input_is_met_at_the_door(tmp_path, arguments, stated):
 def test_an_exact_search_shows_and_keeps_its_proof(tmp_path):
     arguments = [*SMALL, "space=moye", "tracking=none", "verbosity=verbose"]
     done = run("optimize.py", *arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     stated = " ".join(done.stdout.split())
     assert "Proof: No other recipe of the space beats one of these 10 best" in stated
     assert "ended because nothing left can be among the best" in stated
@@ -338,7 +329,6 @@ def test_an_exact_search_shows_and_keeps_its_proof(tmp_path):
     (tmp_path / "grid").mkdir()
     arguments += ["search=grid", "search.pruning=[]"]
     grid = run("optimize.py", *arguments, cwd=tmp_path / "grid")
-    assert grid.returncode == 0
     best, of_grid = (
         each.stdout.split("Best recipes")[1].split("Step time")[0] for each in (done, grid)
     )

@@ -34,8 +34,7 @@ def test_is_refused_with_file_and_line(kind, tmp_path):
     file = tmp_path / "mine/model/m.yaml"
     file.parent.mkdir(parents=True)
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    done = run("simulate.py", "--config-dir", "mine", "model=m", cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
+    done = run("simulate.py", "--config-dir", "mine", "model=m", cwd=tmp_path, code=2)
     assert problem in done.stderr
     assert done.stderr.rstrip().endswith(")")
     assert done.stderr.count("\n") == 1

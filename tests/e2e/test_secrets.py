@@ -22,7 +22,8 @@ def holding(place: Path) -> list[str]:
 
 
 def test_of_a_search_that_cannot_be_tracked(tmp_path):
-    done = run("optimize.py", *TINY, f"tracking.uri={SERVER}", "hydra.run.dir=here", cwd=tmp_path)
+    where = (f"tracking.uri={SERVER}", "hydra.run.dir=here")
+    done = run("optimize.py", *TINY, *where, cwd=tmp_path, code=1)
     assert "not tracked" in done.stderr
     assert MARK not in done.stdout + done.stderr
     assert "me:***@127.0.0.1" in (tmp_path / "here/report.html").read_text()
@@ -41,9 +42,10 @@ def test_of_searches_of_a_multirun(tmp_path):
     (tmp_path / "mine/tracking/ours.yaml").write_text(f"name: none\nuri: {SERVER}\n")
     settings = ["--config-dir", "mine", "tracking=ours", "hydra.sweep.dir=all", "seed=1,2"]
     typed = f"search.warm_start=http://me:{MARK}@host"
-    done = run("optimize.py", "-m", *settings, *TINY, cwd=tmp_path)
+    done = run("optimize.py", "-m", *settings, *TINY, cwd=tmp_path, code=1)
     assert "#1" in done.stderr
-    done.stderr += run("optimize.py", "-m", *settings, *TINY, typed, cwd=tmp_path).stderr
+    settings.append(typed)
+    done.stderr += run("optimize.py", "-m", *settings, *TINY, cwd=tmp_path, code=2).stderr
     assert "me:***@host" in done.stderr
     assert MARK not in done.stdout + done.stderr
     assert holding(tmp_path) == ["mine/tracking/ours.yaml"]
@@ -63,8 +65,7 @@ def test_of_searches_of_a_multirun(tmp_path):
     ],
 )
 def test_of_a_search_that_is_refused(tmp_path, setting):
-    done = run("optimize.py", *TINY, "tracking=none", setting, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
+    done = run("optimize.py", *TINY, "tracking=none", setting, cwd=tmp_path, code=2)
     assert MARK not in done.stdout + done.stderr
     assert files_in(tmp_path) == {}
 

@@ -91,7 +91,6 @@ def test_a_killed_search_goes_on_where_it_was(killed):
     arguments = [*ENDLESS, f"search.n_trials={reported + 16}", "resume=true"]
     arguments.append("verbosity=verbose")
     done = run("optimize.py", *arguments, cwd=cwd)
-    assert done.returncode == 0, done.stderr
     assert run_directory(cwd) == directory
     resumed = re.search(r"(\d+) of them resumed", " ".join(done.stdout.split()))
     assert resumed is not None
@@ -106,8 +105,7 @@ def test_a_damaged_store_is_refused_and_left_alone(killed):
     lines = store.read_bytes().splitlines(keepends=True)
     store.write_bytes(b"".join([b"not a record\n", *lines[1:]]))
     before = files_in(cwd)
-    done = run("optimize.py", *ENDLESS, "resume=true", cwd=cwd)
-    assert done.returncode == 2
+    done = run("optimize.py", *ENDLESS, "resume=true", cwd=cwd, code=2)
     assert str(store.relative_to(cwd)) in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert files_in(cwd) == before
@@ -144,7 +142,8 @@ def test_a_full_disk_costs_no_answer(tmp_path):
 def test_another_question_is_not_resumed(killed):
     cwd, _ = killed
     before = files_in(cwd)
-    done = run("optimize.py", *ENDLESS, "resume=true", "training.global_batch_size=32", cwd=cwd)
-    assert done.returncode == 2
+    done = run(
+        "optimize.py", *ENDLESS, "resume=true", "training.global_batch_size=32", cwd=cwd, code=2
+    )
     assert "another search" in done.stderr
     assert files_in(cwd) == before
