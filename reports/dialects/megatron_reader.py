@@ -219,7 +219,7 @@ class MegatronReader:
         kinds = self.options.texts("--cp-comm-type")
         if not kinds:
             return {}
-        if len(set(kinds)) == 1 and kinds[0] in ("p2p", "a2a"):
+        if len(set(kinds)) == 1 and kinds[0] in ("p2p", "all_gather", "a2a"):
             return {"cp_comm_type": kinds[0]}
         taken = "a2a" if all(kind.startswith("a2a") for kind in kinds) else "p2p"
         self.options.assume(f"--cp-comm-type {' '.join(kinds)}", f"all of it is {taken}")

@@ -75,8 +75,8 @@ def impossible(job: Job) -> tuple[str, ...]:
         reasons.append(f"etp={job.etp} with tp={recipe.tp} and ep=1 (tp cuts experts too)")
     if recipe.zero_stage == 0 and recipe.ep > 1 and recipe.cp * recipe.tp % recipe.ep:
         reasons.append(f"ep={recipe.ep} over replicas that zero_stage=0 keeps whole")
-    if recipe.cp > 1 and recipe.cp_comm_type == "a2a":
-        reasons.append("cp_comm_type=a2a (it gathers keys and values)")
+    if recipe.cp > 1 and recipe.cp_comm_type != "p2p":
+        reasons.append(f"cp_comm_type={recipe.cp_comm_type} (it gathers keys and values as p2p)")
     if recipe.pp > 1 and job.schedule not in _schedules(job):
         chunks = "several chunks" if recipe.vpp > 1 else "one chunk"
         reasons.append(f"schedule={job.schedule} of {chunks} a stage")

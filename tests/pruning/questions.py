@@ -163,7 +163,7 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "cp_comm_type": pick("p2p", "a2a"),
+        "cp_comm_type": pick("p2p", "all_gather", "a2a"),
         "ep": ep,
         "etp": pick(None, 1) if moe else None,
         "vpp": vpp,

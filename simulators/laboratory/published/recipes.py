@@ -104,8 +104,9 @@ def recipe_of(
     can_offload = degrees.pp == 1 and recompute == "none"
     if statement.says("offload", "activations") or (offloaded and not can_offload):
         assumed.append("activations offloaded to the CPU replayed as kept by the GPU")
-    if degrees.cp > 1 and statement.says("context", "all-gather", "hierarchical"):
-        assumed.append(f"context parallelism by {statement.facts['context']} replayed as a ring")
+    exchange = statement.facts.get("context", "")
+    if degrees.cp > 1 and exchange == "hierarchical":
+        assumed.append("hierarchical context parallelism replayed as a ring")
     # No recipe of Megatron-Bridge's splits experts (expert_tensor_parallel_size).
     split = given(row.etp, 1 if is_bridge(statement) else degrees.tp)
     etp = split if model.moe is not None and split != degrees.tp else None
@@ -117,7 +118,7 @@ def recipe_of(
         tp=degrees.tp,
         pp=degrees.pp,
         cp=degrees.cp,
-        cp_comm_type="a2a" if statement.says("context", "a2a") else "p2p",
+        cp_comm_type={"a2a": "a2a", "all-gather": "all_gather"}.get(exchange, "p2p"),
         ep=given(row.ep, 1) if model.moe is not None else 1,
         etp=etp,
         vpp=vpp,

@@ -150,7 +150,7 @@ def launches_of(op: DeviceOp) -> int:
         # Transformer Engine takes a tensor's largest value and casts it to NVFP4 in one call of
         # C++, and orders the scales in the product's: half as many calls as kernels.
         return op.launches // 2 if op.kind == "cast_fp4" else op.launches
-    return 1
+    return 1 + (isinstance(op, ir.SendRecv) and op.paired)
 
 
 _COMPUTE = PART_INDEX[COMPUTE]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from trainscout.simulators.predictor.question.layers import AttentionMixer
 
 from .adapters import copies_attention_output, input_bytes
 from .elementwise import kept_of_norm, norm_ops, repeat_ops, rope_ops
 from .gathered_ring import gathered_ring
-from .ir import Alloc, Attention, Gemm, Op, SendRecv, Streaming
+from .ir import Alloc, Attention, Gemm, Op, Streaming
+from .key_exchange import around_ring, gathered_keys
 from .linear import bias_grad, exchange, linear
 from .parameters import projected_widths
 from .part import Part, norm
@@ -196,22 +198,25 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
         k, v = (size * (shard.heads // shard.kv_heads) for size in (k, v))
     out = shard.tokens * shard.heads * model.v_head_dim * shard.element_bytes
     logsumexp = 4 * shard.tokens * shard.heads
-    if shard.cp > 1 and shard.cp_comm_type == "a2a":
-        forward, backward = _by_heads(each, attention, kv_heads, (q, k, v), out)
-    elif shard.cp > 1 and shard.gathers_ring:
-        forward, backward = gathered_ring(
-            shard,
-            q // shard.element_bytes,
-            (k + v) // shard.element_bytes,
-            lambda step, pass_: _ring_step(each, attention, kv_heads, step, pass_),
-        )
-    elif shard.cp == 1 and not attention.is_whole:
+    ring_step = partial(_ring_step, each, attention, kv_heads)
+    if shard.cp == 1:
         forward, backward = (
             _limited(each, attention, shard.heads, kv_heads, each.sequence, pass_)
             for pass_ in ("fwd", "bwd")
         )
+    elif shard.cp_comm_type == "a2a":
+        forward, backward = _by_heads(each, attention, kv_heads, (q, k, v), out)
+    elif shard.cp_comm_type == "all_gather":
+        # Keys before half of the queries, and half of its own: cp halves on average over ranks.
+        half = each.sequence // 2
+        lengths = half, (half if attention.causal else each.sequence) * shard.cp
+        piece = partial(_attention, each, shard.heads, kv_heads, lengths, False)
+        forward, backward = gathered_keys(shard, (q, k, v), out, piece)
+    elif shard.gathers_ring:
+        size = shard.element_bytes
+        forward, backward = gathered_ring(shard, q // size, (k + v) // size, ring_step)
     else:
-        forward, backward = _around_ring(each, attention, kv_heads, k + v)
+        forward, backward = around_ring(shard, (q, k, v), out, ring_step)
     if shard.attention_dtype != shard.dtype:
         # Beside 4 bits these are scaled by blocks of 32 as well.
         low = shard if shard.linear_dtype != "fp4" else replace(shard, precision="mxfp8")
@@ -253,29 +258,6 @@ def _attention(
         shard.attention,
         dropout=model.dropout,
     )
-
-
-def _around_ring(
-    shard: Shard, attention: AttentionMixer, kv_heads: int, exchanged: int
-) -> tuple[list[Op], list[Op]]:
-    """Every rank's keys and values visit every other rank.
-
-    With the causal triangle balanced over ranks: one causal piece on the local keys, then
-    cp - 1 half-filled pieces while the next keys travel. Without, all pieces are full.
-
-    Transformer Engine batches the two directions for two ranks alone (NVTE_BATCH_MHA_P2P_COMM);
-    for a send by itself PyTorch's NCCL back end keeps a communicator of the two ranks it joins.
-    """
-    forward: list[Op] = []
-    backward: list[Op] = []
-    pairs = shard.cp > 2
-    for step in range(shard.cp):
-        if step < shard.cp - 1:
-            forward.append(SendRecv("kv_exchange", exchanged, "cp", 1, pairs))
-            backward.append(SendRecv("kv_grad_exchange", 2 * exchanged, "cp", 1, pairs))
-        forward.append(_ring_step(shard, attention, kv_heads, step, "fwd"))
-        backward.append(_ring_step(shard, attention, kv_heads, step, "bwd"))
-    return forward, backward
 
 
 def _ring_step(

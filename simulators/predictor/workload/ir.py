@@ -191,7 +191,8 @@ class Collective:
 @dataclass(frozen=True, slots=True)
 class SendRecv:
     """A point-to-point exchange of ``bytes`` with a neighbour; ``overlaps`` as in Collective.
-    ``paired``: over a communicator that has no ranks but the two."""
+    ``paired``: a send and a receive launched by themselves, each over a communicator that has no
+    ranks but the two."""
 
     name: str
     bytes: int

@@ -92,7 +92,7 @@ def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS, parallel: bool = T
         tp=tp,
         pp=pp,
         cp=cp,
-        cp_comm_type=draw(st.sampled_from(["p2p", "a2a"])) if cp > 1 else "p2p",
+        cp_comm_type=draw(st.sampled_from(["p2p", "all_gather", "a2a"])) if cp > 1 else "p2p",
         ep=draw(st.sampled_from([1, 2, 4])) if model.moe else 1,
         etp=etp,
         vpp=vpp,

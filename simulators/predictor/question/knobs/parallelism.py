@@ -56,7 +56,7 @@ class Parallelism:
         "p2p",
         "{}",
         (LAYER_BLOCKS,),
-        choices=("p2p", "a2a"),
+        choices=("p2p", "all_gather", "a2a"),
         topic="context",
         detail_of=("cp",),
         canonical=Canonical(
@@ -67,8 +67,9 @@ class Parallelism:
         megatron_lm="--cp-comm-type",
         megatron_bridge="model.cp_comm_type",
     )
-    """How context parallelism attends: keys and values are passed around a ring (``p2p``), or
-    sequence shards exchanged for head shards (``a2a``, Jacobs et al. 2023)."""
+    """How context parallelism attends: keys and values are passed around a ring (``p2p``) or all
+    gathered (``all_gather``), or sequence shards exchanged for head shards (``a2a``, Jacobs et al.
+    2023)."""
     ep: int = knob(
         1,
         "ep{}",

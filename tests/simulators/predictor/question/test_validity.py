@@ -136,6 +136,7 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("context_parallel", "cp", TINY, {"cp": 8, "training": {"sequence_length": 56}}),
     ("context_parallel", "cp", TINY, {"cp": 2, "training": {"attention": "unfused"}}),
     ("context_parallel", "cp_comm_type", LLAMA, {"cp": 4, "cp_comm_type": "a2a"}),
+    ("context_parallel", "cp_comm_type", MLA_MOE, {"cp": 4, "cp_comm_type": "all_gather"}),
     ("experts", "ep", TINY, {"ep": 2}),
     ("experts", "etp", TINY, {"tp": 2, "etp": 1}),
     ("experts", "ep", MOE, {"ep": 3}),

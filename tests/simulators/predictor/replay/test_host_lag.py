@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.replay.priced import HOST, PART_INDEX, laun
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.communicators import communicators
-from trainscout.simulators.predictor.workload.ir import Streaming
+from trainscout.simulators.predictor.workload.ir import SendRecv, Streaming
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 Work = list[tuple[float, float, bool]]
@@ -99,3 +99,8 @@ def test_casts_to_four_bits_are_fewer_calls_than_kernels(kind: str, calls: int) 
     """A largest value, a cast and the order of scales: five kernels."""
     kernels = [Streaming("kernels", kind, 8, launches) for launches in (2, 1, 2)]
     assert sum(map(launches_of, kernels)) == calls
+
+
+@pytest.mark.parametrize(("paired", "calls"), [(False, 1), (True, 2)])
+def test_a_send_and_a_receive_by_themselves_are_two_calls(paired: bool, calls: int) -> None:
+    assert launches_of(SendRecv("exchange", 8, "cp", paired=paired)) == calls

@@ -229,5 +229,6 @@ def test_a_ring_sends_over_communicators_of_two_but_batches_between_two(
 ) -> None:
     blocks = layer_blocks(Shard.of(make_job(LLAMA, cp=cp)), DENSE_LAYER, "none")
     sends = [op for block in blocks for op in block.ops if isinstance(op, SendRecv)]
-    assert len(sends) == 2 * (cp - 1)
+    # Keys forth; keys, both and gradients back.
+    assert len(sends) == 2 * cp - 1
     assert {op.paired for op in sends} == {paired}

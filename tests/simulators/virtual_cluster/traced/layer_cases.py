@@ -104,6 +104,8 @@ def _cases() -> Iterator[tuple[str, Job]]:
         for how in ("none", "full", "norm", "mlp"):
             yield f"llama {name} {how}", make_job(LLAMA3_70B, **recipe, **RECOMPUTED[how])
     yield "llama tp2 sp cp4 none", make_job(LLAMA3_70B, tp=2, sp=True, cp=4, nodes=8)
+    gathered = {"cp": 4, "cp_comm_type": "all_gather", "nodes": 8}
+    yield "llama tp2 sp cp4 all_gather none", make_job(LLAMA3_70B, tp=2, sp=True, **gathered)
     for precision in ("fp16", "fp8", "fp8_current"):
         job = make_job(LLAMA3_70B, tp=4, sp=True, training={"precision": precision})
         yield f"llama tp4 sp {precision} none", job
