@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
+from trainscout.optimizer.certificate import Certificate
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.search_page.searched import Searched, SearchRequest
 from trainscout.simulators.predictor.answer.prediction import Prediction
@@ -29,6 +30,12 @@ RECIPES = (
     Recipe(tp=4, pp=2, sp=True, tp_comm_overlap=True, overlap_grad_reduce=True),
     Recipe(tp=8, micro_batch=4, recompute="selective"),
 )
+
+PROOF = Certificate(
+    objectives=("cost",), points=9, not_launchable={}, equal=0, equal_by_rule={}, recipes=9,
+    out_of_memory=2, out_of_reach=3, simulated=4, failed=0, open=0, top_k=1, epsilon=0.0,
+    proved=True, best=1.0, bound=1.0, gap=0.0,
+)  # fmt: skip
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from tests.reports.search_page.searches import QUESTION, fitting_trials, other_trials
-from trainscout.optimizer.certificate import Certificate, DegreesBound
+from tests.reports.search_page.searches import PROOF, QUESTION, fitting_trials, other_trials
+from trainscout.optimizer.certificate import DegreesBound
 from trainscout.reports.search_page.page_data import layout_map
 
 
@@ -48,17 +48,12 @@ def test_one_that_fits_outweighs_those_that_do_not():
 
 
 def test_bounds_say_why_a_layout_was_not_simulated():
-    proof = Certificate(
-        objectives=("cost",), points=9, not_launchable={}, equal=0, equal_by_rule={}, recipes=9,
-        out_of_memory=2, out_of_reach=3, simulated=4, failed=0, open=0, top_k=1, epsilon=0.0,
-        proved=True, best=1.0, bound=1.0, gap=0.0,
-    )  # fmt: skip
-    assert "proposed" in cells(everything(), proof)[8, 8]["why"]
+    assert "proposed" in cells(everything(), PROOF)[8, 8]["why"]
     bounds = (
         DegreesBound(8, 8, recipes=5, may_fit=2, bound=12.5, least_memory_share=0.8),
         DegreesBound(16, 1, recipes=7, may_fit=0, bound=None, least_memory_share=1.31),
     )
-    found = cells(everything(), replace(proof, degrees=bounds))
+    found = cells(everything(), replace(PROOF, degrees=bounds))
     assert found[8, 8]["outcome"] == "slower"
     assert "12.5 USD" in found[8, 8]["why"]
     assert found[16, 1]["outcome"] == "memory"

@@ -7,12 +7,12 @@ import pytest
 
 from tests.reports.search_page.searches import (
     LAUNCH,
+    PROOF,
     RECIPES,
     nothing_fits,
     searched,
     several_objectives,
 )
-from trainscout.optimizer.certificate import Certificate
 from trainscout.optimizer.trial import Choices
 from trainscout.reports.search_page import page_data
 from trainscout.reports.search_page.page_data import MOST_RECIPES, page_record
@@ -119,13 +119,8 @@ def test_a_long_front_is_cut_where_it_is_drawn_side_by_side():
 
 
 def test_a_proof_is_told():
-    proof = Certificate(
-        objectives=("cost",), points=9, not_launchable={}, equal=0, equal_by_rule={}, recipes=9,
-        out_of_memory=2, out_of_reach=3, simulated=4, failed=0, open=0, top_k=1, epsilon=0.0,
-        proved=True, best=1.0, bound=1.0, gap=0.0,
-    )  # fmt: skip
     search = searched()
-    record = page_record(replace(search, result=replace(search.result, certificate=proof)))
+    record = page_record(replace(search, result=replace(search.result, certificate=PROOF)))
     assert record["search"]["proof"].startswith("No other recipe of the space beats")
 
 

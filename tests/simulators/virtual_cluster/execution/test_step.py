@@ -179,14 +179,15 @@ def test_a_collective_waits_for_its_slowest_member() -> None:
     assert step.critical_rank == 5
 
 
-def test_communication_overlaps_what_does_not_wait_and_slows_it() -> None:
-    def write(script: Script) -> None:
-        work = script.collective(TP, 256 * MIB, wait=False)
-        script.gemm(BIG)
-        script.work_wait(work)
-        script.gemm(SMALL)
+def overlapping(script: Script) -> None:
+    work = script.collective(TP, 256 * MIB, wait=False)
+    script.gemm(BIG)
+    script.work_wait(work)
+    script.gemm(SMALL)
 
-    step = play(*job(8, write))
+
+def test_communication_overlaps_what_does_not_wait_and_slows_it() -> None:
+    step = play(*job(8, overlapping))
     wire_s = collective_s("all_reduce", 256 * MIB, tuple(range(8)))
     longest = max(wire_s, gemm_s(BIG, 8))
     assert longest + gemm_s(SMALL, 8) < step.step_time_s
