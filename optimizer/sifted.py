@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainscout.optimizer import survey
 from trainscout.optimizer.bounding import BLOCK_ROWS, Bounded, Bounding
 from trainscout.optimizer.enumeration import Block, leading
 from trainscout.optimizer.executors.interrupts import interrupts_put_off
@@ -26,15 +27,6 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.sifting_progress import Standing, UnprovedError
 from trainscout.optimizer.space import Space
-from trainscout.optimizer.survey import (
-    LeftOut,
-    Survey,
-    check,
-    count_degrees,
-    listed_survey,
-    nothing_launchable,
-    require_ranks,
-)
 from trainscout.optimizer.trial import OnProgress
 from trainscout.optimizer.union import AsUnion, parts_of
 from trainscout.pruning.equivalence import RULES as EQUIVALENCES
@@ -67,7 +59,7 @@ def sifted_survey(
     spec: SimulatorSpec,
     options: SearchOptions,
     on_progress: OnProgress | None = None,
-) -> Survey:
+) -> survey.Survey:
     """The recipes of ``space`` that an exact search has to look at.
 
     Raises:
@@ -75,13 +67,13 @@ def sifted_survey(
             once something fits.
         InputError: when bounds leave too many, or the space holds no launchable recipe.
     """
-    require_ranks(space)
+    survey.require_ranks(space)
     bounding = Bounding(space.question, objective, spec)
     known = KnownBest(space.question, objective, spec, bounding, options)
     auto = options.sampler == AUTO
     limits_s = [each for each in (options.proof_timeout_s, options.timeout_s) if each is not None]
     within_s = min(limits_s, default=math.inf) if auto else math.inf
-    left_out, kept = LeftOut(), _Kept()
+    left_out, kept = survey.LeftOut(), _Kept()
     try:
         with interrupts_put_off() as interruptible:
             standing = Standing(known, on_progress, within_s, interruptible)
@@ -98,9 +90,9 @@ def sifted_survey(
             raise
         raise UnprovedError("bounds rule hardly any recipe out", known) from None
     if not left_out.recipes:
-        raise nothing_launchable(space, left_out.counts.rejected)
+        raise survey.nothing_launchable(space, left_out.counts.rejected)
     found = kept.still_open(known)
-    return listed_survey(space, found.points, found.recipes, left_out)
+    return survey.listed_survey(space, found.points, found.recipes, left_out)
 
 
 class _Listed(NamedTuple):
@@ -194,7 +186,7 @@ class _Sieve:
         self,
         bounding: Bounding,
         known: KnownBest,
-        left_out: LeftOut,
+        left_out: survey.LeftOut,
         standing: Standing,
         space: Space,
         as_union: AsUnion,
@@ -252,7 +244,7 @@ class _Sieve:
         for block in self.walk.blocks():
             size = min(_SAMPLED, len(block.indices))
             some = block.take(np.sort(random.choice(len(block.indices), size, replace=False)))
-            checked = check(some, self.job_of, self.unknown)
+            checked = survey.check(some, self.job_of, self.unknown)
             bounded = self.bounding.least(checked.recipes)
             is_open = self.known.open_passes(checked.recipes, bounded, self.unknown)
             # The fastest passes mostly do not fit: some of all besides.
@@ -307,14 +299,14 @@ class _Sieve:
         self, recipes: RecipeTable, count: Rows, may_fit: Rows, bounded: Bounded
     ) -> None:
         degrees, losses = self.left_out.degrees, bounded.losses[:, 0]
-        count_degrees(degrees, recipes, count, may_fit, losses, bounded.used_bytes)
+        survey.count_degrees(degrees, recipes, count, may_fit, losses, bounded.used_bytes)
 
     def complete(self, block: Block) -> Iterator[_Listed]:
         """All recipes with some passes, each once, with their bounds."""
         if not len(block.indices):
             return
         for _, whole in self.walk.complete(block):
-            checked = check(whole, self.job_of)
+            checked = survey.check(whole, self.job_of)
             found = checked.recipes.distinct(tuple(checked.recipes.columns))
             rows = np.sort(found.first)
             recipes = checked.recipes.take(rows)
@@ -327,7 +319,7 @@ class _Sieve:
         earlier = RecipeTable.of([]), np.zeros(0, dtype=np.int64)
         place: list[int] = []
         for block in self.walk.blocks():
-            checked = check(block, self.job_of, self.unknown)
+            checked = survey.check(block, self.job_of, self.unknown)
             of, completed = self.completions(block, checked.valid)
             counts, left_out = self.left_out.counts, self.left_out
             points = np.array([each.points for each in completed], dtype=np.int64)[of]
@@ -405,7 +397,7 @@ class _Sieve:
         rejected: list[dict[str, tuple[int, Violation]]] = [{} for _ in range(size)]
         rewritten: list[dict[str, int]] = [{} for _ in range(size)]
         for origin, whole in self.walk.complete(block):
-            checked = check(whole, self.job_of)
+            checked = survey.check(whole, self.job_of)
             of = origin[checked.valid]
             points += np.bincount(origin, minlength=size)
             launchable += np.bincount(of, minlength=size)

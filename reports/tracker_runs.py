@@ -17,6 +17,7 @@ from trainscout.optimizer.tracking.metrics import (
 )
 from trainscout.optimizer.tracking.spool import Run, RunTree, make_run
 from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports import wording
 from trainscout.reports.error_bars import format_distinguishable
 from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.files import recipe_dict
@@ -24,13 +25,6 @@ from trainscout.reports.nothing_found import why_nothing_fits
 from trainscout.reports.trials import decided_between, predicted
 from trainscout.reports.verification import verification_metrics
 from trainscout.reports.whole_network import network_note
-from trainscout.reports.wording import (
-    format_percent,
-    format_question,
-    format_recipe,
-    format_seconds,
-    format_usd,
-)
 from trainscout.simulators.predictor.io.markdown import table
 from trainscout.simulators.predictor.io.output import fingerprint
 from trainscout.simulators.predictor.question.question import Question
@@ -114,7 +108,7 @@ def _recipe_run(
 
 
 def _format_recipe(trial: Trial, question: Question) -> str:
-    return format_recipe(trial.recipe, question.job(trial.recipe).dp)
+    return wording.format_recipe(trial.recipe, question.job(trial.recipe).dp)
 
 
 def size_params(question: Question) -> dict[str, Any]:
@@ -201,14 +195,14 @@ def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> 
         return "\n".join(["**No recipe fits.**\n", *(f"> {line}" for line in lines)])
     best = predicted(shown[0])
     job = job_of(shown[0].recipe)
-    step = format_seconds(best.step_time_s)
+    step = wording.format_seconds(best.step_time_s)
     if best.interval_s is not None:
-        step += f" ({' to '.join(map(format_seconds, best.interval_s))})"
+        step += f" ({' to '.join(map(wording.format_seconds, best.interval_s))})"
     # MLflow folds what is beyond the first lines.
     parts = [
-        f"Run **{format_recipe(job.recipe, job.dp)}**: {step} a step, "
-        f"MFU {format_percent(best.mfu)}, {format_usd(best.cost_of_run_usd)}.",
-        f"{format_question(job)}.",
+        f"Run **{wording.format_recipe(job.recipe, job.dp)}**: {step} a step, "
+        f"MFU {wording.format_percent(best.mfu)}, {wording.format_usd(best.cost_of_run_usd)}.",
+        f"{wording.format_question(job)}.",
         _table(shown, job_of),
     ]
     if len(result.objectives) == 1:
@@ -228,11 +222,11 @@ def _table(shown: Sequence[Trial], job_of: JobOf) -> str:
         prediction = predicted(trial)
         row = (
             rank,
-            format_recipe(trial.recipe, job_of(trial.recipe).dp),
-            format_seconds(prediction.step_time_s),
-            format_percent(prediction.mfu),
+            wording.format_recipe(trial.recipe, job_of(trial.recipe).dp),
+            wording.format_seconds(prediction.step_time_s),
+            wording.format_percent(prediction.mfu),
             f"{prediction.memory.needed_bytes / 2**30:.1f}",
-            format_usd(prediction.cost_of_run_usd),
+            wording.format_usd(prediction.cost_of_run_usd),
         )
         rows.append(row)
     return table(("#", "recipe", "step", "MFU", "GiB", "run"), rows, left=("recipe",))

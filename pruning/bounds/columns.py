@@ -27,15 +27,8 @@ from trainscout.pruning.bounds.step_end import END_FIELDS, StageEnd, StageHeld
 from trainscout.pruning.recipe_table import Distinct, Mask, RecipeTable, distinct
 from trainscout.simulators.predictor.collectives.price import open_channels
 from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
+from trainscout.simulators.predictor.question import knob
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.knob import (
-    BOUNDARY,
-    HOST,
-    LAYER_BLOCKS,
-    LAYOUT,
-    MICRO_BATCHES,
-    PASSES,
-)
 from trainscout.simulators.predictor.question.recipe import knobs_entering
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.replay.boundary import (
@@ -59,12 +52,12 @@ Ints = NDArray[np.int64]
 # The replay adds up the same seconds in another order, and whole periods that it found equal to
 # within 1e-9 (``replay.steady``).
 ROUNDING = 1e-8
-_BLOCK_FIELDS = knobs_entering(LAYER_BLOCKS)
-_PRICE_FIELDS = knobs_entering(LAYER_BLOCKS, HOST)
-PASS_FIELDS = knobs_entering(LAYER_BLOCKS, HOST, PASSES, LAYOUT)
-_HELD_FIELDS = tuple(name for name in END_FIELDS if name not in knobs_entering(HOST))
-_BOUNDARY_FIELDS = knobs_entering(BOUNDARY)
-_MICRO_BATCH_FIELDS = knobs_entering(MICRO_BATCHES)
+_BLOCK_FIELDS = knobs_entering(knob.LAYER_BLOCKS)
+_PRICE_FIELDS = knobs_entering(knob.LAYER_BLOCKS, knob.HOST)
+PASS_FIELDS = knobs_entering(knob.LAYER_BLOCKS, knob.HOST, knob.PASSES, knob.LAYOUT)
+_HELD_FIELDS = tuple(name for name in END_FIELDS if name not in knobs_entering(knob.HOST))
+_BOUNDARY_FIELDS = knobs_entering(knob.BOUNDARY)
+_MICRO_BATCH_FIELDS = knobs_entering(knob.MICRO_BATCHES)
 
 
 @dataclass(frozen=True)

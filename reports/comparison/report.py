@@ -9,17 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trainscout.reports.comparison import wording
 from trainscout.reports.comparison.attribution import Attribution, Change
 from trainscout.reports.comparison.comparison import Comparison, Difference, Side
 from trainscout.reports.comparison.few_changes import FewChanges
 from trainscout.reports.comparison.one_knob import Neighbour
-from trainscout.reports.comparison.wording import (
-    Unit,
-    format_change,
-    signed_gib,
-    signed_percent,
-    signed_seconds,
-)
 from trainscout.reports.wording import (
     format_gib,
     format_part,
@@ -98,7 +92,7 @@ def answer_line(comparison: Comparison) -> RenderableType:
     if best is None:
         return Text(f"{words}; no single change fits.")
     gain_s = step_s - best.prediction.step_time_s
-    change = format_change(best.fields, best.before, best.after)
+    change = wording.format_change(best.fields, best.before, best.after)
     if not first.prediction.fits:
         faster = f"{format_seconds(abs(gain_s))} {'faster' if gain_s > 0 else 'slower'}"
         return Text(f"{words}; {change} fits, {faster}.")
@@ -154,8 +148,8 @@ def _verdict(first: Side, difference: Difference) -> RenderableType:
 
 def _headline(first: Side, few: FewChanges) -> RenderableType:
     """What to change, if only one or two things."""
-    words = " and ".join(format_change(*each) for each in few.changes)
-    brings = signed_percent(few.step_s / first.prediction.step_time_s - 1)
+    words = " and ".join(wording.format_change(*each) for each in few.changes)
+    brings = wording.signed_percent(few.step_s / first.prediction.step_time_s - 1)
     return Text(f"Change {words}: {brings}, {format_seconds(few.step_s)} a step", style="bold")
 
 
@@ -182,7 +176,7 @@ def _totals(sides: Sequence[Side]) -> RenderableType:
         (
             "step time",
             [format_seconds(each.step_time_s) for each in found],
-            f"{signed_seconds(gap)} ({signed_percent(gap / one.step_time_s)})",
+            f"{wording.signed_seconds(gap)} ({wording.signed_percent(gap / one.step_time_s)})",
         ),
         (
             f"error bar ({LEVEL:.0%})",
@@ -202,12 +196,12 @@ def _totals(sides: Sequence[Side]) -> RenderableType:
         (
             f"{format_tokens(job.training.tokens)} at ${job.gpu.price_usd_per_hour:,g} a GPU-hour",
             [format_usd(each.cost_of_run_usd) for each in found],
-            "" if dollars is None else signed_percent(dollars),
+            "" if dollars is None else wording.signed_percent(dollars),
         ),
         (
             "memory, worst stage",
             list(map(format_gib, needed)),
-            f"{signed_gib(needed[-1] - needed[0])} GiB",
+            f"{wording.signed_gib(needed[-1] - needed[0])} GiB",
         ),
         (
             "fits",
@@ -239,7 +233,7 @@ def _breakdown(sides: Sequence[Side]) -> RenderableType:
     for part, seconds in rows:
         cells = [format_seconds(each) if each else "0" for each in seconds]
         if len(sides) > 1:
-            cells.append(signed_seconds(seconds[1] - seconds[0]))
+            cells.append(wording.signed_seconds(seconds[1] - seconds[0]))
         else:
             cells[0] += f"  {format_percent(seconds[0] / step_s):>6}"
         table.add_row(format_part(part), *cells)
@@ -260,7 +254,7 @@ def _reasons(difference: Difference) -> RenderableType:
 
 def _changes(attribution: Attribution, first: Side, other: Side) -> RenderableType:
     table = plain_table(title=f"Which change brings what, from {first.name} to {other.name}")
-    unit = Unit.of(first.prediction.step_time_s)
+    unit = wording.Unit.of(first.prediction.step_time_s)
     table.add_column("\nchange", min_width=20)
     table.add_column(f"step\n{unit.name}", justify="right", no_wrap=True)
     table.add_column(f"alone on\n{first.name}, {unit.name}", justify="right", no_wrap=True)
@@ -272,16 +266,16 @@ def _changes(attribution: Attribution, first: Side, other: Side) -> RenderableTy
         if attribution.drawn is not None:
             step += f" ± {unit.signed(change.error_s).lstrip('+')}"
         table.add_row(
-            format_change(change.fields, change.before, change.after),
+            wording.format_change(change.fields, change.before, change.after),
             step,
             "-" if change.alone_s is None else unit.signed(change.alone_s),
             f"{unit.signed(change.least_s)} .. {unit.signed(change.most_s)}",
-            signed_gib(change.memory_bytes),
+            wording.signed_gib(change.memory_bytes),
             _mostly(change),
         )
     total_s = sum(change.step_s for change in attribution.changes)
     memory = sum(change.memory_bytes for change in attribution.changes)
-    table.add_row("together", unit.signed(total_s), "", "", signed_gib(memory), "")
+    table.add_row("together", unit.signed(total_s), "", "", wording.signed_gib(memory), "")
     return Group(table, Padding(Text(_how_shared(attribution, first), style="dim"), (0, 0, 0, 2)))
 
 
@@ -327,7 +321,7 @@ def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool)
         return Text(f"{title}: no other recipe of the space can be launched.")
     shown = list(neighbours) if everything else list(neighbours[:SHOWN_KNOBS])
     table = plain_table(title=title)
-    unit, same_s = Unit.of(base.step_time_s), _SAME * base.step_time_s
+    unit, same_s = wording.Unit.of(base.step_time_s), _SAME * base.step_time_s
     table.add_column("\nchange", min_width=20)
     for name, of in (("step", unit.name), ("", "%"), ("memory", "GiB"), ("headroom", "GiB")):
         table.add_column(f"{name}\n{of}", justify="right", no_wrap=True)
@@ -338,10 +332,10 @@ def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool)
         needed = prediction.memory.needed_bytes - base.memory.needed_bytes
         headroom = f"{prediction.memory.headroom_bytes / _GIB:.1f}"
         table.add_row(
-            format_change(neighbour.fields, neighbour.before, neighbour.after),
+            wording.format_change(neighbour.fields, neighbour.before, neighbour.after),
             unit.signed(gap),
             f"{gap / base.step_time_s * 100:+.1f}",
-            signed_gib(needed),
+            wording.signed_gib(needed),
             headroom if prediction.fits else f"{headroom} !",
             "tie" if neighbour.distinguishable is False and abs(gap) > same_s else "",
         )

@@ -14,13 +14,7 @@ from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.registry import EXECUTORS, SAMPLERS
 from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.reports.wording import format_seconds
-from trainscout.simulators.predictor.io.command_line import (
-    INTERRUPTED,
-    NOTHING_FITS,
-    OK,
-    command_parser,
-    unwritten,
-)
+from trainscout.simulators.predictor.io import command_line
 from trainscout.simulators.predictor.io.output import make_folder, show_text
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import (
@@ -43,7 +37,7 @@ _TRIAL_TIMEOUT_S = 1800.0
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = command_parser(
+    made = command_line.command_parser(
         "tune",
         "Search over the settings of your own training script. Each launch runs unmodified on "
         "virtual GPUs, as the ranks that stand for the whole job, and is replayed on the cluster."
@@ -177,12 +171,12 @@ def main(arguments: Sequence[str]) -> int:
         print(f"tune: look at {args.output / PAGE}", file=sys.stderr)
         record_or_warn(tracker, tracked(result, question, settings, args.output, files))
     except OSError as error:
-        return unwritten(error)
+        return command_line.unwritten(error)
     if result.unstored is not None:
-        return unwritten(result.unstored)
+        return command_line.unwritten(result.unstored)
     if result.stopped == "interrupted":
-        return INTERRUPTED
-    return OK if result.best else NOTHING_FITS
+        return command_line.INTERRUPTED
+    return command_line.OK if result.best else command_line.NOTHING_FITS
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -14,18 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainscout.simulators.predictor.kernels import gemm
 from trainscout.simulators.predictor.kernels.coefficients import GemmCoefficients
-from trainscout.simulators.predictor.kernels.gemm import (
-    ELEMENT_BYTES,
-    LOOP_CEILING,
-    POWER_EXPONENT,
-    WEIGHT_GRADIENT_FACTOR,
-    Floats,
-    GemmRates,
-    compute_seconds,
-    join,
-    tile_variants,
-)
 from trainscout.simulators.predictor.kernels.measured_rows import CAST_LAUNCH_S
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -83,26 +73,26 @@ def gemm_coefficients(tiles: Sequence[str], values: dict[str, float]) -> GemmCoe
 def burst_seconds(
     rows: pd.DataFrame,
     coefficients: GemmCoefficients,
-    rates: GemmRates,
+    rates: gemm.GemmRates,
     element: float,
     cast_efficiency: float | None,
-) -> Floats:
+) -> gemm.Floats:
     """Predicted seconds of aligned rows at full clocks, shape (rows,).
 
     ``cast_efficiency`` None: the times hold the product alone.
     """
     m, n, k, batch = (rows[name].to_numpy(np.float64) for name in ("m", "n", "k", "batch"))
-    variants = tile_variants(coefficients, rates)
-    compute = compute_seconds(m, n, k, batch, element, variants, coefficients, rates)
+    variants = gemm.tile_variants(coefficients, rates)
+    compute = gemm.compute_seconds(m, n, k, batch, element, variants, coefficients, rates)
     compute = compute * np.where(batch > 1, coefficients.batched_factor, 1.0)
     if rates.sustained_flops_per_s < np.inf:
-        compute = join(
-            compute, 2.0 * m * n * k * batch / rates.sustained_flops_per_s, POWER_EXPONENT
+        compute = gemm.join(
+            compute, 2.0 * m * n * k * batch / rates.sustained_flops_per_s, gemm.POWER_EXPONENT
         )
-    compute = compute * np.where(rows["layout"] == "NT", WEIGHT_GRADIENT_FACTOR, 1.0)
+    compute = compute * np.where(rows["layout"] == "NT", gemm.WEIGHT_GRADIENT_FACTOR, 1.0)
     dram_bytes = batch * (element * k * (m + n) + max(element, 2) * m * n)
     dram = dram_bytes / (rates.dram_bytes_per_s * coefficients.dram_efficiency)
-    seconds = join(compute, dram, coefficients.overlap_exponent) + coefficients.launch_s
+    seconds = gemm.join(compute, dram, coefficients.overlap_exponent) + coefficients.launch_s
     if cast_efficiency is not None:
         seconds += CAST_LAUNCH_S
         seconds += (2 + element) * batch * m * k / (rates.dram_bytes_per_s * cast_efficiency)
@@ -138,22 +128,22 @@ def fit_gemm(
     rows = rows[(rows["layout"] != "NT") & (rows["flops"] <= LONGEST_BURST_FLOPS)]
     enough_rows(len(rows))
     per_sm = peak / gpu.sms
-    rates = GemmRates(gpu.sms, per_sm, gpu.memory_bandwidth_bytes_per_s, per_sm, np.inf)
-    element = ELEMENT_BYTES[dtype]
+    rates = gemm.GemmRates(gpu.sms, per_sm, gpu.memory_bandwidth_bytes_per_s, per_sm, np.inf)
+    element = gemm.ELEMENT_BYTES[dtype]
     train, test = split_by_weights(rows)
     tiles = gpu.architecture.gemm_tiles
-    parameters = [Parameter(name, 0.7, 0.1, LOOP_CEILING, log=False) for name in tiles]
+    parameters = [Parameter(name, 0.7, 0.1, gemm.LOOP_CEILING, log=False) for name in tiles]
     parameters += PARAMETERS
     parameters += [CAST_EFFICIENCY] if with_cast else []
     parameters += [BATCHED] if (train["batch"] > 1).any() else []
 
-    def log_error(part: pd.DataFrame, encoded: Floats, limit: float = np.inf) -> Floats:
+    def log_error(part: pd.DataFrame, encoded: gemm.Floats, limit: float = np.inf) -> gemm.Floats:
         values = decode(parameters, encoded)
         cast = values.pop(CAST_EFFICIENCY.name, None)
         state = dataclasses.replace(rates, sustained_flops_per_s=limit)
         coefficients = gemm_coefficients(tiles, values)
         seconds = burst_seconds(part, coefficients, state, element, cast)
-        logs: Floats = np.log(seconds * 1e6 / part["time_us"].to_numpy(np.float64))
+        logs: gemm.Floats = np.log(seconds * 1e6 / part["time_us"].to_numpy(np.float64))
         return logs
 
     sample = balanced(train)

@@ -10,13 +10,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 
-from trainscout.simulators.laboratory.device.timing import (
-    Rows,
-    burst_s,
-    host_seconds,
-    open_torch,
-    sustained_s,
-)
+from trainscout.simulators.laboratory.device import timing
 from trainscout.simulators.laboratory.device.torch_kernels import Built, TorchKernels
 from trainscout.simulators.predictor.kernels.table_rows import row_of
 from trainscout.simulators.predictor.question.errors import InputError
@@ -34,23 +28,23 @@ class Machine:
 
     def __init__(self, device: str) -> None:
         """Raises InputError when there is no PyTorch or no such device."""
-        torch, self._clock = open_torch(device)
+        torch, self._clock = timing.open_torch(device)
         self._kernels = TorchKernels(torch, device)
         self._torch, self._device = torch, device
         self.name = CPU if device == CPU else torch.cuda.get_device_name()
         self.software = f"torch {torch.__version__}"
 
     def host_s(self) -> dict[str, float]:
-        return host_seconds(self._torch, self._device)
+        return timing.host_seconds(self._torch, self._device)
 
     def build(self, op: ir.TransformerKernel) -> Built:
         return self._kernels.build(op)
 
     def burst_s(self, built: Built) -> float:
-        return built.repeats * burst_s(self._clock, built.call)
+        return built.repeats * timing.burst_s(self._clock, built.call)
 
     def sustained_s(self, built: Built, once_s: float) -> float:
-        return built.repeats * sustained_s(self._clock, built.call, once_s / built.repeats)
+        return built.repeats * timing.sustained_s(self._clock, built.call, once_s / built.repeats)
 
 
 def anonymous(op: ir.TransformerKernel) -> ir.TransformerKernel:
@@ -71,7 +65,7 @@ def _rates(op: ir.TransformerKernel, built: Built, seconds: float) -> dict[str, 
 
 
 def measure_kernel(
-    machine: Machine, op: ir.TransformerKernel, rows: Rows, gpu: str, precision: str
+    machine: Machine, op: ir.TransformerKernel, rows: timing.Rows, gpu: str, precision: str
 ) -> None:
     """Time a kernel into a table, where it is not there yet. One that cannot be built here is
     skipped with a word on stderr."""

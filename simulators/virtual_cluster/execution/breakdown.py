@@ -13,14 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
+from trainscout.simulators.predictor.replay import priced
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Tasks, Times
-from trainscout.simulators.predictor.replay.priced import (
-    BUBBLE,
-    OVERLAP_SLOWDOWN,
-    PART_INDEX,
-    PARTS,
-    STRAGGLERS,
-)
 
 from .program import DEVICE
 
@@ -50,7 +44,7 @@ def breakdown(played: Played, rank: int, start_s: float, end_s: float, excess: f
     ``rank``: its place among the played. ``excess``: the share by which kernels were priced
     longer because the slowest GPU sets the pace.
     """
-    parts = np.zeros(len(PARTS))
+    parts = np.zeros(len(priced.PARTS))
     kernels = _kernels(played, rank, start_s, end_s)
     starts = np.maximum(played.times.start[kernels], start_s)
     ends = np.minimum(played.times.end[kernels], end_s)
@@ -87,9 +81,9 @@ def _add_kernels(
     own = played.tasks.work[kernels] * share
     # Two that share the GPU are no faster together than one after the other, but for rounding.
     own *= min(1.0, busy_s / max(float(own.sum()), np.finfo(np.float64).tiny))
-    parts[PART_INDEX[OVERLAP_SLOWDOWN]] += busy_s - float(own.sum())
+    parts[priced.PART_INDEX[priced.OVERLAP_SLOWDOWN]] += busy_s - float(own.sum())
     slowest = own * excess / (1 + excess)
-    parts[PART_INDEX[STRAGGLERS]] += float(slowest.sum())
+    parts[priced.PART_INDEX[priced.STRAGGLERS]] += float(slowest.sum())
     np.add.at(parts, played.part[kernels], own - slowest)
 
 
@@ -117,7 +111,7 @@ class _Walk:
         self.previous: list[int] = played.previous.tolist()
         self.rank_at: list[int] = tasks.stream_rank[tasks.task_streams].tolist()
         self.part: list[int] = played.part.tolist()
-        self.bubble = PART_INDEX[BUBBLE]
+        self.bubble = priced.PART_INDEX[priced.BUBBLE]
 
     def add(self, parts: Floats, task: int, low: float, high: float) -> None:
         """Explain the time from ``low`` to ``high``, at which ``task`` starts."""

@@ -7,16 +7,8 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.priced import COMPUTE, HOST, OPTIMIZER, PART_INDEX
-from trainscout.simulators.virtual_cluster.traces import events
+from trainscout.simulators.virtual_cluster.traces import events, rank_walk
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
-from trainscout.simulators.virtual_cluster.traces.rank_walk import (
-    WALKED,
-    Batch,
-    HostWait,
-    Lane,
-    Launch,
-    RankWalk,
-)
 from trainscout.simulators.virtual_cluster.walk.launches import HostCalls, HostCost
 
 from .program import DEVICE, MARK, Contents, Program
@@ -86,7 +78,7 @@ def _with_early_transfers(start: int, trace: events.Trace) -> int:
 NO_TASK = -1
 _HOST_PART = PART_INDEX[HOST]
 # Events besides operations that take the host's time or make something wait.
-_ISSUED = WALKED | {events.HostGap, events.Phase}
+_ISSUED = rank_walk.WALKED | {events.HostGap, events.Phase}
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ class RankIssue:
         self, trace: Sequence[events.Event], lowered: Sequence[Lowered | None], window: Window
     ) -> Issued:
         """Issue the events of the window; ``lowered`` has one entry for each of the trace's."""
-        walk = RankWalk(self._rank, self, whole=False)
+        walk = rank_walk.RankWalk(self._rank, self, whole=False)
         device = [NO_TASK] * len(trace)
         host = [NO_TASK] * len(trace)
         launched: dict[int, list[tuple[int, int]]] = {}
@@ -165,14 +157,14 @@ class RankIssue:
         )
         return Issued(device, host, launched, run_up, step, window.step_start)
 
-    def _operation(self, event: events.Op, lowered: Lowered, walk: RankWalk[int]) -> int:
+    def _operation(self, event: events.Op, lowered: Lowered, walk: rank_walk.RankWalk[int]) -> int:
         content = self._contents.operation(lowered)
         count = self._contents.launches[content]
         self._issue(count)
-        task = walk.launch(Launch(event.name, event.stream, count, content))
+        task = walk.launch(rank_walk.Launch(event.name, event.stream, count, content))
         return NO_TASK if task is None else task
 
-    def _issue_event(self, event: events.Event, walk: RankWalk[int]) -> int:
+    def _issue_event(self, event: events.Event, walk: rank_walk.RankWalk[int]) -> int:
         if type(event) is events.HostGap:
             self._gap_s += event.cpu_s * self._cost.gap_factor
             return NO_TASK
@@ -183,7 +175,7 @@ class RankIssue:
 
     # The walk's tasks
 
-    def kernel(self, launch: Launch, lane: Lane[int]) -> int:
+    def kernel(self, launch: rank_walk.Launch, lane: rank_walk.Lane[int]) -> int:
         assert isinstance(launch.content, int)
         part = PART_INDEX[OPTIMIZER if self._calls.phase == events.OPTIMIZER else COMPUTE]
         return self._run(self._program.task(DEVICE, part, launch.content), lane)
@@ -191,23 +183,23 @@ class RankIssue:
     def communication(
         self,
         event: events.Collective | events.PointToPoint,
-        lane: Lane[int],
+        lane: rank_walk.Lane[int],
         before: Sequence[int],
     ) -> int:
         return self._run(self._rendezvous.join(self._rank, event), lane, before)
 
     def open_batch(
-        self, event: events.PointToPoint, lane: Lane[int], before: Sequence[int]
-    ) -> Batch[int]:
+        self, event: events.PointToPoint, lane: rank_walk.Lane[int], before: Sequence[int]
+    ) -> rank_walk.Batch[int]:
         """A stretch of the communicator's stream, between two marks."""
         part = self._rendezvous.group(self._rank, event.group).part
         entry = self._run(self._program.task(MARK, part), lane, before)
         done = self._program.task(MARK, part)
         self._program.append(self._stream(lane.name), done)
         self._batched = 0
-        return Batch(event, lane.name, [entry], [done])
+        return rank_walk.Batch(event, lane.name, [entry], [done])
 
-    def batched(self, event: events.PointToPoint, batch: Batch[int]) -> int:
+    def batched(self, event: events.PointToPoint, batch: rank_walk.Batch[int]) -> int:
         """A transfer runs beside the others of its batch, on a stream of its own."""
         task = self._rendezvous.join(self._rank, event)
         self._program.edges(batch.before, task)
@@ -220,7 +212,7 @@ class RankIssue:
     def recorded(self, event: events.EventRecord, frontier: Sequence[int]) -> None:
         """Nobody asks when."""
 
-    def host_waits(self, event: HostWait, waits: Mapping[str, Sequence[int]]) -> int:
+    def host_waits(self, event: rank_walk.HostWait, waits: Mapping[str, Sequence[int]]) -> int:
         """The host stands still until tasks have run; what it did before is behind it."""
         if self._gap_s:
             self._issue(0)
@@ -233,7 +225,7 @@ class RankIssue:
 
     # Parts of them
 
-    def _run(self, task: int, lane: Lane[int], before: Sequence[int] = ()) -> int:
+    def _run(self, task: int, lane: rank_walk.Lane[int], before: Sequence[int] = ()) -> int:
         """Put a task on a lane, as the host's last call launched it. Its stream has the lane's
         order."""
         self._program.edge(self._issued, task)

@@ -14,17 +14,11 @@ import numpy as np
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Kernel
+from trainscout.simulators.virtual_cluster.traces import kineto
 from trainscout.simulators.virtual_cluster.traces.comparison import busy, length, spans, union
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import (
     COMMUNICATION,
     class_of_operation,
-)
-from trainscout.simulators.virtual_cluster.traces.kineto import (
-    CollectiveCall,
-    KinetoTrace,
-    RecordedOperation,
-    TimedKernel,
-    read_kineto,
 )
 
 from .recorded import kernels_of, product_of
@@ -48,13 +42,13 @@ class Steps:
     from its first kernel to the end of its last.
     """
 
-    kernels: tuple[tuple[TimedKernel, ...], ...]
+    kernels: tuple[tuple[kineto.TimedKernel, ...], ...]
     found: str
     earlier: int
     step_s: float
 
 
-def steps_of(profile: KinetoTrace) -> Steps:
+def steps_of(profile: kineto.KinetoTrace) -> Steps:
     """Cut a profile into whole steps; all of it is one where nothing marks or repeats them."""
     launched = [each for each in profile.kernels if each.launched_s is not None]
     # Where no launch was recorded at all, nothing can be said of what came before.
@@ -75,10 +69,10 @@ def steps_of(profile: KinetoTrace) -> Steps:
 
 
 def _by_marks(
-    kernels: Sequence[TimedKernel], starts: list[float], end_s: float
-) -> list[list[TimedKernel]]:
+    kernels: Sequence[kineto.TimedKernel], starts: list[float], end_s: float
+) -> list[list[kineto.TimedKernel]]:
     """By when they were launched: the device may be a step behind the host."""
-    cut: list[list[TimedKernel]] = [[] for _ in starts]
+    cut: list[list[kineto.TimedKernel]] = [[] for _ in starts]
     for kernel in kernels:
         launched_s = kernel.launched_s
         assert launched_s is not None
@@ -109,7 +103,7 @@ def _period(names: Sequence[Hashable]) -> int:
     return 0
 
 
-def _step_seconds(cut: Sequence[Sequence[TimedKernel]]) -> float:
+def _step_seconds(cut: Sequence[Sequence[kineto.TimedKernel]]) -> float:
     if not cut:
         return 0.0
     starts = [each[0].start_s for each in cut]
@@ -140,8 +134,8 @@ class MeasuredOperation:
     start_s: float
     overlapped_s: float
     launches: int
-    call: CollectiveCall | None = None
-    overlapping: CollectiveCall | None = None
+    call: kineto.CollectiveCall | None = None
+    overlapping: kineto.CollectiveCall | None = None
 
 
 @dataclass(frozen=True)
@@ -193,14 +187,14 @@ def measure_profile(path: Path) -> MeasuredProfile:
     Raises:
         InputError: as ``read_kineto``, and for one without device work.
     """
-    profile = read_kineto(path)
+    profile = kineto.read_kineto(path)
     if not profile.kernels:
         problem = "holds no device work"
         raise InputError(FIELD, path, problem, "a profile taken with ProfilerActivity.CUDA")
     return measured_profile(path, profile)
 
 
-def measured_profile(path: Path, profile: KinetoTrace) -> MeasuredProfile:
+def measured_profile(path: Path, profile: kineto.KinetoTrace) -> MeasuredProfile:
     """What was read from ``path``, cut into steps; it has device work."""
     steps = steps_of(profile)
     waited = host_intervals(steps, profile.host_waits)
@@ -231,7 +225,7 @@ def operations_of(steps: Steps) -> tuple[MeasuredOperation, ...]:
     for number, kernels in enumerate(steps.kernels):
         talking = spans(kernels, communicating=True)
         talkers = [each for each in kernels if each.collective is not None]
-        calls: dict[tuple[int, str, int], list[TimedKernel]] = defaultdict(list)
+        calls: dict[tuple[int, str, int], list[kineto.TimedKernel]] = defaultdict(list)
         products: Counter[int] = Counter()
         for position, kernel in enumerate(kernels):
             calls[_part_of_call(position, kernel, products)].append(kernel)
@@ -244,7 +238,7 @@ def operations_of(steps: Steps) -> tuple[MeasuredOperation, ...]:
 
 
 def _part_of_call(
-    position: int, kernel: TimedKernel, products: Counter[int]
+    position: int, kernel: kineto.TimedKernel, products: Counter[int]
 ) -> tuple[int, str, int]:
     """What distinguishes a kernel: PyTorch's operations are one thing each, modules of vendors
     are what they launch of each class, product by product."""
@@ -262,7 +256,7 @@ def _part_of_call(
 
 
 def _operation(
-    step: int, kernels: list[TimedKernel], talking: Intervals, *, first: bool
+    step: int, kernels: list[kineto.TimedKernel], talking: Intervals, *, first: bool
 ) -> MeasuredOperation:
     # A product and the kernel that adds up its parts are one operation, of the product's class.
     longest = max(kernels, key=lambda each: each.duration_s)
@@ -285,8 +279,8 @@ def _operation(
 
 
 def _overlapping(
-    operation: MeasuredOperation, talkers: Sequence[TimedKernel]
-) -> CollectiveCall | None:
+    operation: MeasuredOperation, talkers: Sequence[kineto.TimedKernel]
+) -> kineto.CollectiveCall | None:
     """The communication that ran longest during an operation; few run at a time."""
     start_s, end_s = operation.start_s, operation.start_s + operation.seconds
     last = bisect.bisect_left(talkers, end_s, key=lambda each: each.start_s)
@@ -300,7 +294,7 @@ def _overlapping(
     )
 
 
-def _known(recorded: RecordedOperation, longest: TimedKernel) -> tuple[Kernel, ...]:
+def _known(recorded: kineto.RecordedOperation, longest: kineto.TimedKernel) -> tuple[Kernel, ...]:
     if recorded.name.startswith("aten::"):
         return kernels_of(recorded)
     return product_of(recorded) if longest.kernel_class == "gemm" else ()

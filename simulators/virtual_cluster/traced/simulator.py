@@ -29,15 +29,8 @@ from trainscout.simulators.predictor.workload.parameters import (
 from trainscout.simulators.predictor.workload.program import Chunk, Run, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
 
+from . import layer_spec
 from .cache import Refused, TracedLayer, TracedLayerCache
-from .layer_spec import (
-    LayerSpec,
-    check_traceable,
-    embedding_layer,
-    head_layer,
-    layer_specs_of,
-    transformer_layer,
-)
 from .trace_to_blocks import further_communicators
 from .tracer import traced_layers
 
@@ -101,11 +94,11 @@ def _cut(op: Op, tp: int) -> list[Op]:
 # for the parameters that the traced layers have.
 
 
-def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Workload:
+def traced_workload(job: Job, traced: Mapping[layer_spec.LayerSpec, TracedLayer]) -> Workload:
     """One training step of a valid job out of its layers (``layer_specs_of``)."""
-    known: dict[LayerSpec, Run] = {}
+    known: dict[layer_spec.LayerSpec, Run] = {}
 
-    def run(spec: LayerSpec, count: int = 1) -> Run:
+    def run(spec: layer_spec.LayerSpec, count: int = 1) -> Run:
         if spec not in known:
             found = traced[spec]
             known[spec] = Run(
@@ -120,15 +113,15 @@ def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Worklo
 
     def chunk(shape: ChunkShape) -> Chunk:
         runs = (
-            [_counted(run(embedding_layer(job)), embedding_parameters(shard))]
+            [_counted(run(layer_spec.embedding_layer(job)), embedding_parameters(shard))]
             if shape.first
             else []
         )
         for layer, recompute, number in layer_runs(job.model, job.recipe.recompute, shape):
-            traced_run = run(transformer_layer(job, layer, recompute=recompute), number)
+            traced_run = run(layer_spec.transformer_layer(job, layer, recompute=recompute), number)
             runs.append(_counted(traced_run, layer_parameters(shard, layer)))
         if shape.last:
-            runs.append(_head(run(head_layer(job)), job))
+            runs.append(_head(run(layer_spec.head_layer(job)), job))
         return Chunk(tuple(runs))
 
     workload = compose_workload(job, shard, chunk)
@@ -188,7 +181,7 @@ class TracedSimulator(ReplaySimulator):
     ) -> None:
         super().__init__(calibration, measured, network)
         self._cache = cache or TracedLayerCache()
-        self._known: dict[LayerSpec, TracedLayer | Refused] = {}
+        self._known: dict[layer_spec.LayerSpec, TracedLayer | Refused] = {}
 
     def prepare(self, jobs: Iterable[Job]) -> None:
         """Have what jobs need traced together, so that simulating them finds it.
@@ -198,10 +191,10 @@ class TracedSimulator(ReplaySimulator):
         Raises:
             InputError: when something is missing that cannot be traced here.
         """
-        specs: dict[Gpu, dict[LayerSpec, None]] = {}
+        specs: dict[Gpu, dict[layer_spec.LayerSpec, None]] = {}
         for job in jobs:
             try:
-                specs.setdefault(job.gpu, {}).update(dict.fromkeys(layer_specs_of(job)))
+                specs.setdefault(job.gpu, {}).update(dict.fromkeys(layer_spec.layer_specs_of(job)))
             except InputError:
                 continue
         for gpu, needed in specs.items():
@@ -209,7 +202,7 @@ class TracedSimulator(ReplaySimulator):
 
     def without_error_bar(self, job: Job) -> Prediction:
         """As ``ReplaySimulator``'s, saying what was traced."""
-        check_traceable(job)
+        layer_spec.check_traceable(job)
         prediction = super().without_error_bar(job)
         assumed = f"layers as Megatron-Core {self._version(job)} runs them, traced"
         if job.recipe.tp_comm_overlap:
@@ -226,9 +219,9 @@ class TracedSimulator(ReplaySimulator):
         Raises:
             InputError: for a job that cannot be traced, here or at all.
         """
-        specs = layer_specs_of(job)
+        specs = layer_spec.layer_specs_of(job)
         self._find(specs, job.gpu)
-        found: dict[LayerSpec, TracedLayer] = {}
+        found: dict[layer_spec.LayerSpec, TracedLayer] = {}
         for spec in specs:
             traced = self._known[spec]
             if isinstance(traced, Refused):
@@ -237,17 +230,17 @@ class TracedSimulator(ReplaySimulator):
             found[spec] = traced
         return traced_workload(job, found)
 
-    def _find(self, specs: tuple[LayerSpec, ...], gpu: Gpu) -> None:
+    def _find(self, specs: tuple[layer_spec.LayerSpec, ...], gpu: Gpu) -> None:
         missing = [spec for spec in specs if spec not in self._known]
         if missing:
             self._known |= traced_layers(missing, gpu, self._cache)
 
     def _version(self, job: Job) -> str:
-        traced = self._known[layer_specs_of(job)[0]]
+        traced = self._known[layer_spec.layer_specs_of(job)[0]]
         return traced.versions["megatron-core"] if isinstance(traced, TracedLayer) else ""
 
 
-def _format_spec(spec: LayerSpec) -> str:
+def _format_spec(spec: layer_spec.LayerSpec) -> str:
     return (
         f"tp={spec.tp} cp={spec.cp} ep={spec.ep} sp={spec.sp} recompute={spec.recompute} "
         f"precision={spec.precision}"

@@ -6,15 +6,8 @@ import math
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Streaming
+from trainscout.simulators.virtual_cluster.traces import vocabulary
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.vocabulary import (
-    arguments,
-    item_bytes,
-    kernel_of,
-    launches,
-    moved_bytes,
-    tensors,
-)
 
 from .attention import attention, masked
 from .tensors import FREE, Lowered, contracted, precision
@@ -30,15 +23,15 @@ def lower_vendor(op: Op) -> Lowered:
     Raises:
         InputError: for a kernel or arguments the vocabulary does not have.
     """
-    kernel = kernel_of(op)
-    args = arguments(op)
+    kernel = vocabulary.kernel_of(op)
+    args = vocabulary.arguments(op)
     if kernel.stands_for == "gemm":
         return _gemm(kernel.name, args)
     if kernel.stands_for == "grouped_gemm":
         return _grouped(kernel.name, args)
     if kernel.stands_for.startswith("attention"):
         return _attention(kernel.name, args, kernel.stands_for.removeprefix("attention_"))
-    count, total = launches(op), moved_bytes(op)
+    count, total = vocabulary.launches(op), vocabulary.moved_bytes(op)
     if not count or not total:
         return FREE
     stands_for = "cast_fp4" if args.get("recipe") == "nvfp4" else kernel.stands_for
@@ -66,7 +59,7 @@ def _gemm(name: str, args: dict[str, Argument]) -> Lowered:
 def _sum_bytes(args: dict[str, Argument]) -> int:
     """Bytes an element of what a product is added into; 0: it is written."""
     added = args.get("accumulate", False)
-    return item_bytes(next(tensors(args["out"]))) if added else 0
+    return vocabulary.item_bytes(next(vocabulary.tensors(args["out"]))) if added else 0
 
 
 def _sizes(left: TensorSpec, right: TensorSpec, layout: str) -> tuple[int, int, int]:
@@ -80,8 +73,8 @@ def _sizes(left: TensorSpec, right: TensorSpec, layout: str) -> tuple[int, int, 
 
 
 def _grouped(name: str, args: dict[str, Argument]) -> Lowered:
-    left = list(tensors(args["left"]))
-    right = list(tensors(args["right"]))
+    left = list(vocabulary.tensors(args["left"]))
+    right = list(vocabulary.tensors(args["right"]))
     splits = args["splits"]
     if not left or not right or not isinstance(splits, tuple):
         raise InputError(f"trace.op[{name}].inputs", args, "is no grouped product")
