@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -122,8 +123,7 @@ class Programs:
         if child:
             self._claim = Path(json.loads(os.environ[_SETTINGS])["claim"])
         else:
-            self._claim = Path(tempfile.gettempdir(), f"trainscout-trained-{os.getpid()}")
-            self._claim.unlink(missing_ok=True)
+            self._claim = Path(tempfile.gettempdir(), f"trainscout-trained-{uuid.uuid4().hex}")
         settings = {
             "command": list(command),
             "packages": ["torch", *PACKAGES],
