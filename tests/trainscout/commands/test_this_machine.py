@@ -7,13 +7,7 @@ import pytest
 import yaml
 
 from tests.in_process import command
-from trainscout.commands.this_machine import (
-    cluster_yaml,
-    declared_gpu,
-    read_machine,
-    read_nics,
-    switched,
-)
+from trainscout.commands import this_machine
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -70,9 +64,9 @@ A40_PAIRS = {
 
 
 def declared(printed, name="ours"):
-    machine = read_machine(**printed)
-    gpu = declared_gpu(machine, GPUS)
-    return yaml.safe_load(cluster_yaml(machine, gpu, name))
+    machine = this_machine.read_machine(**printed)
+    gpu = this_machine.declared_gpu(machine, GPUS)
+    return yaml.safe_load(this_machine.cluster_yaml(machine, gpu, name))
 
 
 def test_a_node_with_switches_and_cards_of_a_kind_for_each_gpu():
@@ -108,8 +102,8 @@ def test_without_nvlink_and_ibstat():
 )
 def test_switches_are_known_by_links_that_lead_to_several(name, mib, links, has_switches):
     shown = topology(4, lambda a, b: links)
-    machine = read_machine(f"NVIDIA {name}, {mib}\n" * 4, shown, "", "")
-    assert switched(machine, GPUS[name]) is has_switches
+    machine = this_machine.read_machine(f"NVIDIA {name}, {mib}\n" * 4, shown, "", "")
+    assert this_machine.switched(machine, GPUS[name]) is has_switches
 
 
 @pytest.mark.parametrize(
@@ -134,26 +128,26 @@ def test_switches_are_known_by_links_that_lead_to_several(name, mib, links, has_
     ],
 )
 def test_names_that_drivers_show_are_declared_gpus(shown, mib, name):
-    machine = read_machine(f"{shown}, {mib}", "", "", "")
-    assert declared_gpu(machine, GPUS).name == name
+    machine = this_machine.read_machine(f"{shown}, {mib}", "", "", "")
+    assert this_machine.declared_gpu(machine, GPUS).name == name
 
 
 def test_a_gpu_that_nobody_declared_is_refused():
-    machine = read_machine("NVIDIA X9000, 46068", "", "", "")
+    machine = this_machine.read_machine("NVIDIA X9000, 46068", "", "", "")
     with pytest.raises(InputError, match="is no GPU that is declared"):
-        declared_gpu(machine, GPUS)
+        this_machine.declared_gpu(machine, GPUS)
     other = dataclasses.replace(machine, gpu="NVIDIA H100", memory_bytes=64 << 30)
     with pytest.raises(InputError, match="is no GPU that is declared"):
-        declared_gpu(other, GPUS)
+        this_machine.declared_gpu(other, GPUS)
 
 
 def test_different_gpus_are_refused():
     with pytest.raises(InputError, match="are different GPUs"):
-        read_machine("NVIDIA A40, 46068\nNVIDIA H200, 143771\n", "", "", "")
+        this_machine.read_machine("NVIDIA A40, 46068\nNVIDIA H200, 143771\n", "", "", "")
 
 
 def test_cards_of_which_none_is_active():
-    assert read_nics(ca("mlx5_0", 400, "Down")) == ()
+    assert this_machine.read_nics(ca("mlx5_0", 400, "Down")) == ()
 
 
 @pytest.fixture(name="node")

@@ -16,6 +16,7 @@ from tests.simulators.predictor.collectives.machines import GIB, MIB, cluster, g
 from trainscout.simulators.laboratory.collectives import fit as fitting
 from trainscout.simulators.laboratory.collectives import least_squares as fit
 from trainscout.simulators.laboratory.collectives.measurements import Measurement, describe
+from trainscout.simulators.predictor.collectives import transport
 from trainscout.simulators.predictor.collectives.cost import options_of
 from trainscout.simulators.predictor.collectives.execution import (
     net_terms,
@@ -24,13 +25,6 @@ from trainscout.simulators.predictor.collectives.execution import (
 )
 from trainscout.simulators.predictor.collectives.graph import wiring_of
 from trainscout.simulators.predictor.collectives.p2p import all_to_all_terms
-from trainscout.simulators.predictor.collectives.transport import (
-    DIRECTORY,
-    FABRICS,
-    load,
-    net_coefficients,
-    node_coefficients,
-)
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 main = command("collectives", "fit")
@@ -78,7 +72,7 @@ def test_a_hop_is_never_free() -> None:
     assert found["hop"] >= fit.LEAST_HOP * PRIOR["hop"]
 
 
-@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize("fabric", transport.FABRICS)
 @pytest.mark.parametrize("gpu", [m.V100, m.A100, m.A100_PCIE, m.H100, m.B200])
 @pytest.mark.parametrize("per_node", [1, 8])
 def test_every_option_has_coefficients(fabric: str, gpu: Gpu, per_node: int) -> None:
@@ -88,20 +82,20 @@ def test_every_option_has_coefficients(fabric: str, gpu: Gpu, per_node: int) -> 
     )
     for kind in ("all_reduce", "all_gather", "broadcast"):
         for option in options_of(kind, wiring):
-            node = node_coefficients(hardware, option.algorithm, option.protocol)
-            net = net_coefficients(fabric, option.algorithm, option.protocol)
+            node = transport.node_coefficients(hardware, option.algorithm, option.protocol)
+            net = transport.net_coefficients(fabric, option.algorithm, option.protocol)
             assert set(node_terms(kind, MIB, option, wiring)) <= set(node.terms)
             counted = with_inner_hops(net_terms(kind, MIB, option, wiring), node.terms)
             assert set(counted) <= set(net.terms)
     inside, between = all_to_all_terms(MIB, wiring)
-    assert set(inside) <= set(node_coefficients(hardware, "alltoall", "simple").terms)
-    assert set(between) <= set(net_coefficients(fabric, "alltoall", "simple").terms)
+    assert set(inside) <= set(transport.node_coefficients(hardware, "alltoall", "simple").terms)
+    assert set(between) <= set(transport.net_coefficients(fabric, "alltoall", "simple").terms)
 
 
 def test_borrowed_coefficients_claim_no_measurements() -> None:
-    assert node_coefficients("", "ring", "simple").rows == 0
-    assert net_coefficients("ethernet", "ring", "simple").rows == 0
-    assert node_coefficients("hopper", "ring", "simple").rows > 100
+    assert transport.node_coefficients("", "ring", "simple").rows == 0
+    assert transport.net_coefficients("ethernet", "ring", "simple").rows == 0
+    assert transport.node_coefficients("hopper", "ring", "simple").rows > 100
 
 
 def test_clusters_and_bands_count_alike_in_the_averages() -> None:
@@ -148,7 +142,7 @@ def write_results(path: Path, counts: dict[str, int]) -> Path:
 
 
 def shipped() -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(DIRECTORY.iterdir())}
+    return {path.name: path.read_bytes() for path in sorted(transport.DIRECTORY.iterdir())}
 
 
 ENOUGH = dict.fromkeys(MEASURED, fitting.FEWEST_ROWS)
@@ -230,7 +224,7 @@ def test_a_fit_is_shown_and_written_only_where_asked(
     assert set(written) == set(fitting.TRANSPORTS)
     recorded = f"trainscout collectives fit t.csv --output {out} --errors {errors}"
     for name, document in written.items():
-        assert document["declared"] == load(name)["declared"]
+        assert document["declared"] == transport.load(name)["declared"]
         assert document["fitted"]["command"] == recorded
         assert document["fitted"]["coefficients"] == shown[name]["coefficients"]
     assert yaml.safe_load(errors.read_text()) == {"command": recorded, "errors": shown["errors"]}

@@ -3,13 +3,7 @@ import pytest
 from tests.simulators.laboratory.searched.samples import made_up
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
 from trainscout.simulators.laboratory.published.rows import read_rows
-from trainscout.simulators.laboratory.searched.report import (
-    _notes,
-    most_lost_first,
-    questions_page,
-    rank,
-    targets,
-)
+from trainscout.simulators.laboratory.searched import report
 
 
 @pytest.mark.parametrize(
@@ -30,11 +24,11 @@ from trainscout.simulators.laboratory.searched.report import (
 def test_what_an_answer_is_lost_by(fields, verdict, place):
     one = made_up(**fields)
     assert one.verdict == verdict
-    assert rank(one) == place
+    assert report.rank(one) == place
 
 
 def met(*answers):
-    return [target.met for target in targets(answers)]
+    return [target.met for target in report.targets(answers)]
 
 
 def test_targets_are_met_up_to_their_shares():
@@ -53,14 +47,14 @@ def test_targets_are_met_up_to_their_shares():
 
 def test_no_answer_is_the_worst_loss():
     answers = [made_up(), made_up(name="none", best_s=None), made_up(name="far", best_s=2.0)]
-    assert [one.name for one in most_lost_first(answers)][:2] == ["none", "far"]
+    assert [one.name for one in report.most_lost_first(answers)][:2] == ["none", "far"]
     assert met(*answers)[2:] == [False, False]
 
 
 def test_the_page_shows_what_was_asked_and_lost():
     now = made_up(best_s=0.9)
     lost = made_up(row="other", model="Lost|model", best_s=1.2, inside=False, why="vpp=7")
-    text = questions_page([now, lost], 3)
+    text = report.questions_page([now, lost], 3)
     assert "| 1 | -10.0% |" in text
     assert "Lost\\|model" in text
     assert "lost: space" in text
@@ -73,20 +67,20 @@ def test_the_page_tells_both_answers_of_what_was_asked_again():
     fewer = "16-bit gradients and 8-bit attention"
     again = made_up(row="again", **tight, numerics=fewer, best_s=0.99, declared_s=1.25)
     none = made_up(row="none", **tight, numerics="8-bit logits", best_s=1.2, declared_s=None)
-    text = questions_page([made_up(), again, none], 3)
+    text = report.questions_page([made_up(), again, none], 3)
     assert "2 of them count with gradients in 16 bits" in text
     assert "all 2 are slower than these by more than 3%, with them 1." in text
     assert f"asked with {fewer} (without: +25.0%)" in text
     assert "asked with 8-bit logits (without: none fits)" in text
     assert text.count("our fastest that fits with 60% is -1.0%") == 1
-    assert "count with gradients" not in questions_page([made_up()], 1)
+    assert "count with gradients" not in report.questions_page([made_up()], 1)
 
 
 def test_what_is_known_of_a_lost_row_is_told():
     lost = made_up(row="moezoo_qwen235_gb200_128k", best_s=1.2)
-    assert "only TFLOPS are printed" in questions_page([lost], 1)
+    assert "only TFLOPS are printed" in report.questions_page([lost], 1)
 
 
 def test_notes_are_of_published_rows():
     rows = {row.id for row in read_rows(PUBLISHED_RUNS)}
-    assert set(_notes()) <= rows
+    assert set(report._notes()) <= rows

@@ -10,6 +10,7 @@ import pytest
 from tests.simulators.jobs import LLAMA, MLA_MOE, TINY, make_job
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER, WHOLE
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.attention import attention_parts, unfused_core
 from trainscout.simulators.predictor.workload.elementwise import (
     activation_ops,
@@ -19,14 +20,6 @@ from trainscout.simulators.predictor.workload.elementwise import (
     rope_ops,
 )
 from trainscout.simulators.predictor.workload.ends import head_blocks
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Gemm,
-    HostSync,
-    Op,
-    SendRecv,
-    Streaming,
-)
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.part import residual
@@ -39,12 +32,12 @@ def shard(model: Model = LLAMA, **software: Any) -> Shard:
     return Shard.of(make_job(model, training=software))
 
 
-def moved(ops: list[Op]) -> int:
-    return sum(op.bytes for op in ops if isinstance(op, Streaming))
+def moved(ops: list[ir.Op]) -> int:
+    return sum(op.bytes for op in ops if isinstance(op, ir.Streaming))
 
 
-def launches(ops: list[Op]) -> int:
-    return sum(op.launches for op in ops if isinstance(op, Streaming))
+def launches(ops: list[ir.Op]) -> int:
+    return sum(op.launches for op in ops if isinstance(op, ir.Streaming))
 
 
 def test_rms_norm_written_in_pytorch() -> None:
@@ -63,7 +56,7 @@ def test_rms_norm_written_in_pytorch() -> None:
 def test_norms_of_queries_and_keys_are_written_as_the_layers_are() -> None:
     model = replace(LLAMA, qk_norm=True)
 
-    def norms(**software: Any) -> tuple[list[Op], list[Op]]:
+    def norms(**software: Any) -> tuple[list[ir.Op], list[ir.Op]]:
         job = shard(model, **software)
         width = (job.heads + job.kv_heads) * model.qk_head_dim
         parts = attention_parts(job, WHOLE)
@@ -179,8 +172,8 @@ def test_eager_softmax_is_a_kernel_for_each_operation_in_fp32() -> None:
     one = shard(TINY)
     scores = one.batch * one.heads * one.sequence**2
 
-    def softmax(ops: tuple[Op, ...]) -> int:
-        return sum(op.bytes for op in ops if isinstance(op, Streaming) and "softmax" in op.name)
+    def softmax(ops: tuple[ir.Op, ...]) -> int:
+        return sum(op.bytes for op in ops if isinstance(op, ir.Streaming) and "softmax" in op.name)
 
     assert softmax(fused.forward) == 2 * SIZE * scores
     assert softmax(eager.forward) == (6 * SIZE + 8) * scores
@@ -193,7 +186,7 @@ def test_heads_of_no_multiple_of_8_left_the_tensor_cores_until_cuda_11_6() -> No
     def types(head: int, tensor_cores: bool) -> set[str]:
         model = replace(TINY, hidden_size=head * TINY.num_heads)
         core = unfused_core(shard(model, tensor_core_heads=tensor_cores))
-        return {op.dtype for op in (*core.forward, *core.backward) if isinstance(op, Gemm)}
+        return {op.dtype for op in (*core.forward, *core.backward) if isinstance(op, ir.Gemm)}
 
     assert types(108, True) == types(128, False) == {"bf16"}
     assert types(108, False) == {"fp32"}
@@ -230,7 +223,7 @@ def test_fusion_leaves_the_products_alone() -> None:
         layer_blocks(eager, DENSE_LAYER, "none"),
         strict=True,
     ):
-        products = [[op for op in b.ops if not isinstance(op, Streaming)] for b in (one, other)]
+        products = [[op for op in b.ops if not isinstance(op, ir.Streaming)] for b in (one, other)]
         kept = [[op for op in ops if hasattr(op, "m")] for ops in products]
         assert kept[0] == kept[1] != []
 
@@ -260,9 +253,9 @@ def test_repeated_keys_are_written_attended_to_kept_and_exchanged_whole() -> Non
     def found(once: bool, kind: type) -> list[Any]:
         return [op for part in ring[once] for op in part.forward if isinstance(op, kind)]
 
-    assert {op.kv_heads for op in found(False, Attention)} == {groups}
-    assert {op.kv_heads for op in found(True, Attention)} == {heads}
-    (few,), (many,) = found(False, SendRecv), found(True, SendRecv)
+    assert {op.kv_heads for op in found(False, ir.Attention)} == {groups}
+    assert {op.kv_heads for op in found(True, ir.Attention)} == {heads}
+    (few,), (many,) = found(False, ir.SendRecv), found(True, ir.SendRecv)
     assert many.bytes == few.bytes * heads // groups
     more = sum(part.saved_bytes for part in ring[True]) - sum(p.saved_bytes for p in ring[False])
     tokens, width = Shard.of(make_job(LLAMA, cp=2)).tokens, LLAMA.qk_head_dim * SIZE
@@ -297,7 +290,7 @@ def test_hand_fused_activations_are_clamped_by_kernels_of_their_own() -> None:
     assert moved(ahead) - moved(plain) == 16 * 1000
     assert moved(back) - moved(plain_back) == 30 * 1000
     # A constant is made on the device; compilers and eager code hold it.
-    assert sum(isinstance(op, HostSync) for op in ahead) == 1
+    assert sum(isinstance(op, ir.HostSync) for op in ahead) == 1
     by_compiler = shard(clamped, fusion="compiled")
     assert moved(activation_ops(by_compiler, "act", 1000)[0]) == moved(
         activation_ops(shard(fusion="compiled"), "act", 1000)[0]

@@ -8,18 +8,12 @@ import pytest
 
 from tests.simulators.jobs import LLAMA, make_job
 from trainscout.simulators.predictor.question.layers import WHOLE
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.attention import attention_parts
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Collective,
-    Op,
-    SendRecv,
-    Streaming,
-)
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
-def core(shard: Shard) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+def core(shard: Shard) -> tuple[tuple[ir.Op, ...], tuple[ir.Op, ...]]:
     (part,) = (part for part in attention_parts(shard, WHOLE) if part.module == "core_attn")
     return part.forward, part.backward
 
@@ -34,9 +28,9 @@ def test_the_same_attention_with_one_gather(cp: int) -> None:
     ring, gathered = shards(cp)
     # Transformer Engine's backward pass takes the pieces in reverse.
     for turn, one, other in zip((1, -1), core(ring), core(gathered), strict=True):
-        pieces = [[op for op in ops if isinstance(op, Attention)] for ops in (one, other)]
+        pieces = [[op for op in ops if isinstance(op, ir.Attention)] for ops in (one, other)]
         assert pieces[0][::turn] == pieces[1]
-        (gather,) = (op for op in other if isinstance(op, Collective))
+        (gather,) = (op for op in other if isinstance(op, ir.Collective))
         assert (gather.kind, gather.communicator, gather.overlaps) == ("all_gather", "cp", 1)
         keys = 2 * ring.kv_heads * LLAMA.qk_head_dim * ring.tokens * ring.element_bytes
         assert gather.bytes == cp * keys
@@ -45,8 +39,8 @@ def test_the_same_attention_with_one_gather(cp: int) -> None:
 def test_gradients_travel_in_fp32_and_the_last_is_waited_for() -> None:
     _, gathered = shards(4)
     forward, backward = core(gathered)
-    assert not any(isinstance(op, SendRecv) for op in forward)
-    sent = [op for op in backward if isinstance(op, SendRecv)]
+    assert not any(isinstance(op, ir.SendRecv) for op in forward)
+    sent = [op for op in backward if isinstance(op, ir.SendRecv)]
     keys = 2 * gathered.kv_heads * LLAMA.qk_head_dim * gathered.tokens
     assert [op.bytes for op in sent] == [4 * keys] * 4
     assert [op.overlaps for op in sent] == [1, 1, 1, 0]
@@ -55,7 +49,7 @@ def test_gradients_travel_in_fp32_and_the_last_is_waited_for() -> None:
 def test_merges_read_and_write_fp32_outputs() -> None:
     _, gathered = shards(2)
     forward, _ = core(gathered)
-    (merge,) = (op for op in forward if isinstance(op, Streaming) and op.name == "merge")
+    (merge,) = (op for op in forward if isinstance(op, ir.Streaming) and op.name == "merge")
     queries = gathered.heads * LLAMA.qk_head_dim * gathered.tokens
     # Cast, difference, weighted difference, sum; half of that, and the join of both halves.
     whole = (2 + 4) + 3 * 4 + 2 * 4 + 3 * 4
@@ -73,6 +67,6 @@ def test_compiled_blocks_wait_for_every_exchange() -> None:
         op.overlaps
         for ops in core(replace(gathered, fusion="compiled"))
         for op in ops
-        if isinstance(op, Collective | SendRecv)
+        if isinstance(op, ir.Collective | ir.SendRecv)
     ]
     assert exchanges == [0] * (2 + 4)

@@ -15,14 +15,8 @@ from trainscout.simulators.predictor.answer.flops import (
 )
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER, EXPERT_LAYER, plain_layer
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.ends import head_blocks
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Block,
-    Gemm,
-    GroupedGemm,
-    Streaming,
-)
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.parameters import layer_parameters
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -43,22 +37,22 @@ SHARDED: list[tuple[Model, dict[str, Any], float]] = [
 ]
 
 
-def linear_flops(block: Block) -> int:
+def linear_flops(block: ir.Block) -> int:
     """Multiply-adds of dense and grouped products outside the attention core, times two."""
     total = 0
     for op in block.ops:
-        if isinstance(op, Gemm) and op.batch == 1:
+        if isinstance(op, ir.Gemm) and op.batch == 1:
             total += 2 * op.m * op.n * op.k
-        elif isinstance(op, GroupedGemm):
+        elif isinstance(op, ir.GroupedGemm):
             total += 2 * op.groups * op.m_per_group * op.n * op.k
     return total
 
 
-def causal_core_flops(block: Block, pass_: str) -> float:
+def causal_core_flops(block: ir.Block, pass_: str) -> float:
     """FLOPs of fused attention, the skipped half of causal pieces not counted."""
     total = 0.0
     for op in block.ops:
-        if isinstance(op, Attention) and op.pass_ == pass_:
+        if isinstance(op, ir.Attention) and op.pass_ == pass_:
             pairs = op.batch * op.heads * op.seq_q * op.seq_k / (2 if op.causal else 1)
             total += 2 * pairs * (op.head_dim + op.head_dim_v)
     return total
@@ -105,8 +99,8 @@ def test_capacity_limits_what_experts_compute() -> None:
     capped = replace(MOE, moe=replace(MOE.moe, capacity_factor=0.5))
     half = layer_blocks(Shard.of(make_job(capped)), EXPERT_LAYER, "none")[0]
 
-    def grouped(block: Block) -> int:
-        return sum(op.m_per_group for op in block.ops if isinstance(op, GroupedGemm))
+    def grouped(block: ir.Block) -> int:
+        return sum(op.m_per_group for op in block.ops if isinstance(op, ir.GroupedGemm))
 
     assert 2 * grouped(half) == grouped(dropless)
 
@@ -115,7 +109,7 @@ def test_experts_of_a_tensor_parallel_group_share_its_tokens() -> None:
     # Every rank holds a slice of each expert and gathers what its group routed there.
     assert MOE.moe is not None
     forward, _ = layer_blocks(Shard.of(make_job(MOE, tp=2, sp=True)), EXPERT_LAYER, "none")
-    grouped = [op for op in forward.ops if isinstance(op, GroupedGemm)]
+    grouped = [op for op in forward.ops if isinstance(op, ir.GroupedGemm)]
     flops = sum(2 * op.groups * op.m_per_group * op.n * op.k for op in grouped)
     assert 2 * flops == 2 * 64 * 2 * MOE.moe.ffn_hidden_size * 256 * 3
 
@@ -130,11 +124,11 @@ def test_every_weight_gradient_is_accumulated_once(model: Model) -> None:
         _, backward = layer_blocks(Shard.of(job), plain_layer(model.moe is not None), "none")
         inside = separate = 0
         for op in backward.ops:
-            if isinstance(op, Gemm):
+            if isinstance(op, ir.Gemm):
                 inside += op.m * op.n * op.accumulate
-            elif isinstance(op, GroupedGemm):
+            elif isinstance(op, ir.GroupedGemm):
                 inside += op.groups * op.n * op.k * op.accumulate
-            elif isinstance(op, Streaming) and op.name.endswith("_accumulate"):
+            elif isinstance(op, ir.Streaming) and op.name.endswith("_accumulate"):
                 separate += op.bytes
         return inside, separate
 
@@ -180,12 +174,12 @@ def test_only_models_with_biases_pay_for_those_of_their_experts() -> None:
         for model in (MOE, biased)
     )
     names = [
-        {op.name for op in ops if isinstance(op, Streaming) and op.name.startswith("expert")}
+        {op.name for op in ops if isinstance(op, ir.Streaming) and op.name.startswith("expert")}
         for ops in (plain, paying)
     ]
     assert names[1] - names[0] == {"expert_bias", "expert_bias_bwd", "expert_fc1_bias_grad"}
     # Weighted in fp32, added, joined and cast: 28 bytes for each of 64 x 2 rows of 256.
-    (adding,) = (op for op in paying if isinstance(op, Streaming) and op.name == "expert_bias")
+    (adding,) = (op for op in paying if isinstance(op, ir.Streaming) and op.name == "expert_bias")
     assert adding.bytes == 28 * 64 * 2 * 256
     # A product and a sum for each expert, of eight to a module's launch; joined and cast.
     assert biased.moe is not None
@@ -196,7 +190,7 @@ def test_latent_keys_and_values_are_written_once() -> None:
     job = make_job(MLA_MOE)
     forward, _ = layer_blocks(Shard.of(job), DENSE_LAYER, "none")
     (assemble,) = (
-        op for op in forward.ops if isinstance(op, Streaming) and op.name == "kv_assemble"
+        op for op in forward.ops if isinstance(op, ir.Streaming) and op.name == "kv_assemble"
     )
     assert MLA_MOE.mla is not None
     per_head = MLA_MOE.mla.qk_nope_head_dim + MLA_MOE.v_head_dim

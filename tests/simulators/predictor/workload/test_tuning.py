@@ -10,13 +10,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Gemm,
-    GroupedGemm,
-    Streaming,
-    kernel_flops,
-)
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 LORA = Lora(8)
@@ -44,7 +38,7 @@ def products(job, pass_):
         op
         for block, count in blocks
         for op in block.ops * count
-        if isinstance(op, Gemm | GroupedGemm)
+        if isinstance(op, ir.Gemm | ir.GroupedGemm)
     ]
 
 
@@ -73,9 +67,9 @@ def test_frozen_weights_have_no_gradient_products(model) -> None:
     made = [op for op in products(tuned(model), "backward") if op.name.endswith("_wgrad")]
     assert made
     assert all("_lora_" in op.name for op in made)
-    forward = sum(map(kernel_flops, products(tuned(model), "forward")))
-    backward = sum(map(kernel_flops, products(tuned(model), "backward")))
-    plain = sum(map(kernel_flops, products(tuned(model, lora=None), "forward")))
+    forward = sum(map(ir.kernel_flops, products(tuned(model), "forward")))
+    backward = sum(map(ir.kernel_flops, products(tuned(model), "backward")))
+    plain = sum(map(ir.kernel_flops, products(tuned(model, lora=None), "forward")))
     # Weights once, adapters twice: forward is weights and adapters.
     assert backward == plain + 2 * (forward - plain)
 
@@ -162,7 +156,7 @@ def test_dora_norms_and_scales_as_peft_does(fp32, values, weights, squares) -> N
         runs = build_workload(job).stages[0].chunks[0].runs
         run = next(run for run in runs if run.forward.name == "layer_forward")
         ops = [*run.forward.ops, *run.backward.ops]
-        return sum(op.bytes for op in ops if isinstance(op, Streaming))
+        return sum(op.bytes for op in ops if isinstance(op, ir.Streaming))
 
     more = values * tokens * rows + weights * sum(ins * outs for ins, outs in layer)
     more += squares * sum(ins**2 for ins, _ in layer)
@@ -208,7 +202,7 @@ def test_packed_sequences_attend_to_themselves() -> None:
     # (64 + 256 + 576) / 48 = 18.67: seven sequences of 18 tokens are nearest to 128.
     assert job.attended_length == 19
     ops = build_workload(job).stages[0].chunks[0].runs[1].forward.ops
-    (core,) = (op for op in ops if isinstance(op, Attention))
+    (core,) = (op for op in ops if isinstance(op, ir.Attention))
     assert (core.batch, core.seq_q, core.seq_k) == (7, 18, 18)
     whole = replace(job, training=replace(job.training, packed_lengths=()))
     saved = step_flops(whole).model - step_flops(job).model
@@ -241,10 +235,10 @@ def test_flops_of_lora_leave_out_what_nobody_computes() -> None:
 def test_frozen_parts_have_no_gradients(frozen, gradients) -> None:
     job = tuned(SEEING, lora=None, frozen=frozen)
     first, *rest = build_workload(job).stages[0].chunks[0].runs
-    made = {op.name for op in first.backward.ops if isinstance(op, Gemm)}
+    made = {op.name for op in first.backward.ops if isinstance(op, ir.Gemm)}
     assert ("projector_wgrad" in made) == ("projector" in gradients)
     assert ("patches_wgrad" in made) == ("towers" in gradients)
-    later = {op.name for run in rest for op in run.backward.ops if isinstance(op, Gemm)}
+    later = {op.name for run in rest for op in run.backward.ops if isinstance(op, ir.Gemm)}
     assert ("fc1_wgrad" in later) == ("layers" in gradients)
     counts, whole = parameters(job), parameters(tuned(SEEING, lora=None))
     assert 0 < counts.total < whole.total == counts.held.total

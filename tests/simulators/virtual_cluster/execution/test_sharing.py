@@ -8,13 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.samples import GPU
-from tests.simulators.virtual_cluster.execution.scripts import (
-    INSTANT,
-    MIB,
-    PAIR,
-    Script,
-    gemm_s,
-)
+from tests.simulators.virtual_cluster.execution import scripts
 from trainscout.simulators.predictor.collectives.price import price_collective, price_send_recv
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.errors import InputError
@@ -25,16 +19,16 @@ from trainscout.simulators.virtual_cluster.traces.events import Trace
 from trainscout.simulators.virtual_cluster.walk.communicators import communicator_of
 
 # Two nodes of four GPUs that share one NIC, under one switch.
-ONE_NIC = replace(PAIR, nics_per_node=1)
+ONE_NIC = replace(scripts.PAIR, nics_per_node=1)
 ONE_SWITCH = SwitchFabric("one", "test", tiers=1, nics_per_leaf=2, hop_latency_s=0.0)
-SIZE = 64 * MIB
+SIZE = 64 * scripts.MIB
 BIG, SMALL = 4096, 1024
 
 
-def traces(write: Callable[[Script], None], ranks: range | tuple[int, ...]) -> list[Trace]:
+def traces(write: Callable[[scripts.Script], None], ranks: range | tuple[int, ...]) -> list[Trace]:
     found = []
     for rank in ranks:
-        script = Script(rank, 8)
+        script = scripts.Script(rank, 8)
         for each in range(4):
             if rank in (each, each + 4):
                 script.group(f"dp{each}", each, each + 4)
@@ -43,12 +37,12 @@ def traces(write: Callable[[Script], None], ranks: range | tuple[int, ...]) -> l
     return found
 
 
-def both(write: Callable[[Script], None]) -> tuple[TracedStep, TracedStep]:
+def both(write: Callable[[scripts.Script], None]) -> tuple[TracedStep, TracedStep]:
     """The step without sharing, and with it."""
     given = traces(write, range(8))
     return (
-        replay_ranks(given, GPU, ONE_NIC, INSTANT),
-        replay_ranks(given, GPU, ONE_NIC, INSTANT, switches=ONE_SWITCH),
+        replay_ranks(given, GPU, ONE_NIC, scripts.INSTANT),
+        replay_ranks(given, GPU, ONE_NIC, scripts.INSTANT, switches=ONE_SWITCH),
     )
 
 
@@ -64,10 +58,10 @@ def alone_s(kind: str, size: int) -> tuple[float, float]:
     return whole.seconds, few.seconds
 
 
-def on_nics(*members: int) -> Callable[[Script], None]:
+def on_nics(*members: int) -> Callable[[scripts.Script], None]:
     """All-reduces of the groups of some places in the node, at the same time."""
 
-    def write(script: Script) -> None:
+    def write(script: scripts.Script) -> None:
         place = script.rank % 4
         script.gemm(SMALL)
         if place in members:
@@ -81,14 +75,14 @@ def test_groups_that_share_a_nic_take_as_long_as_it_carries_them(members: tuple[
     _, shared = both(on_nics(*members))
     whole_s, few_s = alone_s("all_reduce", SIZE)
     expected_s = few_s + len(members) * (whole_s - few_s)
-    assert shared.step_time_s == pytest.approx(gemm_s(SMALL, 8) + expected_s, rel=1e-6)
+    assert shared.step_time_s == pytest.approx(scripts.gemm_s(SMALL, 8) + expected_s, rel=1e-6)
 
 
 def test_what_comes_later_shares_only_while_both_are_under_way() -> None:
     """Half-way through the one the other begins: both have half of the NIC until the first has
     sent all, at 1.5 times its price; then the other has it alone."""
 
-    def write(script: Script) -> None:
+    def write(script: scripts.Script) -> None:
         place = script.rank % 4
         if place == 1:
             script.gemm(BIG)
@@ -97,7 +91,7 @@ def test_what_comes_later_shares_only_while_both_are_under_way() -> None:
 
     _, shared = both(write)
     whole_s, few_s = alone_s("all_reduce", SIZE)
-    stream_s, later_s = whole_s - few_s, gemm_s(BIG, 8)
+    stream_s, later_s = whole_s - few_s, scripts.gemm_s(BIG, 8)
     assert 0 < later_s < stream_s
     # The NIC is never idle from the first transfer's bytes on.
     expected_s = few_s + 2 * stream_s
@@ -108,7 +102,7 @@ def test_one_of_a_class_stands_for_all_on_the_nic() -> None:
     given = traces(on_nics(0, 1, 2, 3), (0,))
     whole = traces(on_nics(0, 1, 2, 3), range(8))
     steps = [
-        replay_ranks(each, GPU, ONE_NIC, INSTANT, switches=ONE_SWITCH).step_time_s
+        replay_ranks(each, GPU, ONE_NIC, scripts.INSTANT, switches=ONE_SWITCH).step_time_s
         for each in (given, whole)
     ]
     assert steps[0] == pytest.approx(steps[1], rel=1e-9)
@@ -118,7 +112,7 @@ def test_nothing_changes_where_nobody_shares() -> None:
     given = traces(on_nics(0, 1, 2, 3), range(8))
     rails = SwitchFabric("rails", "test", tiers=1, nics_per_leaf=8, hop_latency_s=0.0)
     steps = [
-        replay_ranks(given, GPU, PAIR, INSTANT, switches=each).step_time_s
+        replay_ranks(given, GPU, scripts.PAIR, scripts.INSTANT, switches=each).step_time_s
         for each in (None, rails)
     ]
     assert steps[0] == pytest.approx(steps[1], rel=1e-6)
@@ -132,7 +126,7 @@ def test_the_answer_says_what_of_an_unvalidated_network_is_counted() -> None:
         (unknown, None, "50% of what its NICs carry is counted"),
         (unknown, ONE_SWITCH, "count whole"),
     ):
-        step = replay_ranks(given, GPU, cluster, INSTANT, switches=switches)
+        step = replay_ranks(given, GPU, cluster, scripts.INSTANT, switches=switches)
         stated = [each for each in step.assumptions if each.startswith(UNVALIDATED)]
         assert len(stated) == bool(words)
         assert words in "".join(stated)
@@ -147,5 +141,5 @@ def test_the_answer_says_what_sharing_cost() -> None:
 def test_switches_that_leave_ranks_apart_are_refused() -> None:
     apart = SwitchFabric("apart", "test", tiers=1, nics_per_leaf=1, hop_latency_s=0.0)
     with pytest.raises(InputError) as refused:
-        replay_ranks(traces(on_nics(0), range(8)), GPU, ONE_NIC, INSTANT, switches=apart)
+        replay_ranks(traces(on_nics(0), range(8)), GPU, ONE_NIC, scripts.INSTANT, switches=apart)
     assert refused.value.field.startswith("topology.")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.simulators.virtual_cluster.traces.event_strategies import events, events_of, headers
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.traces import files
 from trainscout.simulators.virtual_cluster.traces.codec import (
     CLASSES,
     decode_event,
@@ -33,16 +34,6 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     TensorSpec,
     Trace,
     ValueRead,
-)
-from trainscout.simulators.virtual_cluster.traces.files import (
-    Limits,
-    TraceReader,
-    TraceWriter,
-    find_traces,
-    read_directory,
-    read_trace,
-    trace_path,
-    write_trace,
 )
 
 HEADER = Header(96, 37, 8, "h800", 80 << 30, ("train.py", "--tp", "8"), {"torch": "2.13.0"})
@@ -80,9 +71,9 @@ def test_a_file_gives_back_its_trace_and_equal_traces_equal_bytes(
     trace = Trace(header, tuple(written))
     with tempfile.TemporaryDirectory() as folder:
         first, second = Path(folder) / "a", Path(folder) / "b"
-        write_trace(first, trace)
-        write_trace(second, trace)
-        assert read_trace(first) == trace
+        files.write_trace(first, trace)
+        files.write_trace(second, trace)
+        assert files.read_trace(first) == trace
         assert first.read_bytes() == second.read_bytes()
 
 
@@ -116,22 +107,22 @@ def test_a_line_reads_as_the_format_says() -> None:
 
 def test_the_file_appears_when_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "rank_00037.trace.gz"
-    writer = TraceWriter(path, HEADER)
+    writer = files.TraceWriter(path, HEADER)
     for event in EVENTS:
         writer.write(event)
     assert not path.exists()
     writer.close()
-    assert read_trace(path).events == EVENTS
+    assert files.read_trace(path).events == EVENTS
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
 def test_a_failed_block_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    write_trace(path, Trace(HEADER, EVENTS))
+    files.write_trace(path, Trace(HEADER, EVENTS))
     old = path.read_bytes()
 
     def fails() -> None:
-        with TraceWriter(path, HEADER) as writer:
+        with files.TraceWriter(path, HEADER) as writer:
             writer.write(EVENTS[0])
             raise KeyError("the script failed")
 
@@ -142,7 +133,7 @@ def test_a_failed_block_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_an_abandoned_writer_leaves_nothing(tmp_path: Path) -> None:
-    writer = TraceWriter(tmp_path / "t", HEADER)
+    writer = files.TraceWriter(tmp_path / "t", HEADER)
     writer.write(EVENTS[0])
     writer.abandon()
     assert not list(tmp_path.iterdir())
@@ -150,7 +141,7 @@ def test_an_abandoned_writer_leaves_nothing(tmp_path: Path) -> None:
 
 def test_threads_write_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    with TraceWriter(path, HEADER) as writer:
+    with files.TraceWriter(path, HEADER) as writer:
         threads = [
             threading.Thread(target=lambda n=n: [writer.write(Free(n)) for _ in range(3000)])
             for n in range(4)
@@ -159,12 +150,12 @@ def test_threads_write_whole_lines(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    read = read_trace(path).events
+    read = files.read_trace(path).events
     assert {n: read.count(Free(n)) for n in range(4)} == dict.fromkeys(range(4), 3000)
 
 
 def test_what_no_file_holds_is_not_written(tmp_path: Path) -> None:
-    with TraceWriter(tmp_path / "t", HEADER) as writer:
+    with files.TraceWriter(tmp_path / "t", HEADER) as writer:
         with pytest.raises(TypeError):
             writer.write(Op("aten.add.Tensor", (object(),), (), 0))  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="no event"):
@@ -172,12 +163,12 @@ def test_what_no_file_holds_is_not_written(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="JSON"):
             writer.write(HostGap(math.inf))
         writer.write(Free(1))
-    assert read_trace(tmp_path / "t").events == (Free(1),)
+    assert files.read_trace(tmp_path / "t").events == (Free(1),)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
-        TraceWriter(tmp_path / "missing" / "t", HEADER)
+        files.TraceWriter(tmp_path / "missing" / "t", HEADER)
 
 
 BAD_LINES = {
@@ -210,7 +201,7 @@ BAD_LINES = {
 def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path, problem: str) -> None:
     path = put(tmp_path / "t", [encode_header(HEADER), '["free",1]', BAD_LINES[problem]])
     with pytest.raises(InputError) as refused:
-        read_trace(path)
+        files.read_trace(path)
     assert f"{path}:3" in str(refused.value)
     assert problem in str(refused.value)
 
@@ -219,7 +210,7 @@ def test_deep_arguments_are_refused_not_fatal(tmp_path: Path) -> None:
     deep = '["op","a",[' + "[" * 5000 + "]" * 5000 + "],[],0,null]"
     path = put(tmp_path / "t", [encode_header(HEADER), deep])
     with pytest.raises(InputError, match="nested too deeply"):
-        read_trace(path)
+        files.read_trace(path)
 
 
 def _edited(**changes: object) -> str:
@@ -254,7 +245,7 @@ BAD_HEADERS = {
 def test_a_bad_header_is_refused(tmp_path: Path, problem: str) -> None:
     path = put(tmp_path / "t", [BAD_HEADERS[problem], '["free",1]'])
     with pytest.raises(InputError) as refused:
-        TraceReader(path)
+        files.TraceReader(path)
     assert f"{path}:1" in str(refused.value)
     assert problem in str(refused.value)
 
@@ -262,54 +253,54 @@ def test_a_bad_header_is_refused(tmp_path: Path, problem: str) -> None:
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t"
     with pytest.raises(InputError, match="cannot be read"):
-        read_trace(path)
+        files.read_trace(path)
     path.write_bytes(b"no gzip at all")
     with pytest.raises(InputError, match="not gzip"):
-        read_trace(path)
+        files.read_trace(path)
     for empty in (b"", gzip.compress(b"")):
         path.write_bytes(empty)
         with pytest.raises(InputError, match="not JSON"):
-            read_trace(path)
+            files.read_trace(path)
     path.write_bytes(gzip.compress(b"\xff\n"))
     with pytest.raises(InputError, match="not ASCII"):
-        read_trace(path)
+        files.read_trace(path)
 
 
 def test_something_after_the_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    write_trace(path, Trace(HEADER, EVENTS))
+    files.write_trace(path, Trace(HEADER, EVENTS))
     for more, problem in ((b"x", "is not gzip"), (path.read_bytes(), "is not an array")):
         longer = tmp_path / "longer"
         longer.write_bytes(path.read_bytes() + more)
         with pytest.raises(InputError, match=problem):
-            read_trace(longer)
+            files.read_trace(longer)
 
 
 def test_limits_hold(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    write_trace(path, Trace(HEADER, tuple(Free(n) for n in range(20_000))))
+    files.write_trace(path, Trace(HEADER, tuple(Free(n) for n in range(20_000))))
     longest = len(encode_header(HEADER))
-    assert len(read_trace(path, Limits(longest, 20_000, 1 << 20)).events) == 20_000
+    assert len(files.read_trace(path, files.Limits(longest, 20_000, 1 << 20)).events) == 20_000
     with pytest.raises(InputError, match="longer than 100 bytes"):
-        read_trace(path, Limits(line_bytes=100))
+        files.read_trace(path, files.Limits(line_bytes=100))
     with pytest.raises(InputError, match="more than 19999 events"):
-        read_trace(path, Limits(events=19_999))
+        files.read_trace(path, files.Limits(events=19_999))
     with pytest.raises(InputError, match="more than 1000 bytes of text"):
-        read_trace(path, Limits(text_bytes=1000))
+        files.read_trace(path, files.Limits(text_bytes=1000))
 
 
 def test_a_bomb_is_met_before_it_fills_the_memory(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_bytes(gzip.compress(b" " * (64 << 20)))
     with pytest.raises(InputError, match="longer than 4096 bytes"):
-        read_trace(path, Limits(line_bytes=4096))
+        files.read_trace(path, files.Limits(line_bytes=4096))
 
 
 @given(st.data())
 def test_damaged_files_are_refused_or_read_but_never_crash(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t"
-        write_trace(path, Trace(HEADER, EVENTS))
+        files.write_trace(path, Trace(HEADER, EVENTS))
         whole = path.read_bytes()
         where = data.draw(st.integers(0, len(whole) - 1))
         if data.draw(st.booleans()):
@@ -319,7 +310,7 @@ def test_damaged_files_are_refused_or_read_but_never_crash(data: st.DataObject) 
             damaged += whole[where + 1 :]
         path.write_bytes(damaged)
         try:
-            read = read_trace(path)
+            read = files.read_trace(path)
         except InputError:
             return
         # Only bytes of the gzip header (time, system, flags) can change without effect.
@@ -341,8 +332,8 @@ def test_damaged_lines_are_refused_or_another_event(event: Event, data: st.DataO
 
 def test_a_reader_can_stop_early(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    write_trace(path, Trace(HEADER, EVENTS))
-    with TraceReader(path) as reader:
+    files.write_trace(path, Trace(HEADER, EVENTS))
+    with files.TraceReader(path) as reader:
         assert reader.header == HEADER
         assert next(iter(reader)) == EVENTS[0]
 
@@ -353,22 +344,22 @@ def _ranked(rank: int, world_size: int = 96) -> Trace:
 
 def test_a_directory_is_read_in_order_of_rank(tmp_path: Path) -> None:
     for rank in (5, 0, 17):
-        write_trace(trace_path(tmp_path, rank), _ranked(rank))
+        files.write_trace(files.trace_path(tmp_path, rank), _ranked(rank))
     (tmp_path / "log.txt").write_text("not a trace")
-    assert list(find_traces(tmp_path)) == [0, 5, 17]
-    assert [trace.header.rank for trace in read_directory(tmp_path)] == [0, 5, 17]
-    assert trace_path(tmp_path, 37).name == "rank_00037.trace.gz"
+    assert list(files.find_traces(tmp_path)) == [0, 5, 17]
+    assert [trace.header.rank for trace in files.read_directory(tmp_path)] == [0, 5, 17]
+    assert files.trace_path(tmp_path, 37).name == "rank_00037.trace.gz"
 
 
 def test_directories_of_something_else_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no directory"):
-        find_traces(tmp_path / "missing")
+        files.find_traces(tmp_path / "missing")
     with pytest.raises(InputError, match="holds no trace"):
-        find_traces(tmp_path)
-    write_trace(trace_path(tmp_path, 3), _ranked(4))
+        files.find_traces(tmp_path)
+    files.write_trace(files.trace_path(tmp_path, 3), _ranked(4))
     with pytest.raises(InputError, match="holds the trace of rank 4"):
-        read_directory(tmp_path)
-    write_trace(trace_path(tmp_path, 3), _ranked(3))
-    write_trace(trace_path(tmp_path, 7), _ranked(7, world_size=8))
+        files.read_directory(tmp_path)
+    files.write_trace(files.trace_path(tmp_path, 3), _ranked(3))
+    files.write_trace(files.trace_path(tmp_path, 7), _ranked(7, world_size=8))
     with pytest.raises(InputError, match="of a job of 8 ranks, others of 96"):
-        read_directory(tmp_path)
+        files.read_directory(tmp_path)

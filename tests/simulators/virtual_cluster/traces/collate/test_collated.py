@@ -17,20 +17,14 @@ from tests.simulators.virtual_cluster.traces.collate.ranks import (
 )
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, groups, megatron_trace
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.collate.collated import collate
 from trainscout.simulators.virtual_cluster.traces.collate.communication import Communicator
 from trainscout.simulators.virtual_cluster.traces.collate.placement import Family, families, tile
 from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ranks
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Event,
-    Group,
-    Header,
-    PointToPoint,
-    Trace,
-)
 
 
-def test_a_rank_of_each_stage_stands_for_the_job(everybody: list[Trace]) -> None:
+def test_a_rank_of_each_stage_stands_for_the_job(everybody: list[events.Trace]) -> None:
     few = collate([everybody[rank] for rank in STAGES])
     full = collate(everybody)
     assert few.class_of_rank == full.class_of_rank
@@ -43,7 +37,7 @@ def test_a_rank_of_each_stage_stands_for_the_job(everybody: list[Trace]) -> None
             assert few.group(rank, name) == own[family.description]
             assert full.group(rank, name) == own[family.description]
     first = everybody[0]
-    send = next(event for event in first.events if isinstance(event, PointToPoint))
+    send = next(event for event in first.events if isinstance(event, events.PointToPoint))
     assert few.peer(LAYOUT.rank(1, 2, 0), send) == LAYOUT.rank(1, 2, 1)
     pipeline = next(n for n, family in few.group_names(5).items() if "PIPELINE" in str(family))
     assert [few.class_of_rank[rank] for rank in few.group(5, pipeline)] == list(STAGES)
@@ -51,10 +45,10 @@ def test_a_rank_of_each_stage_stands_for_the_job(everybody: list[Trace]) -> None
 
 
 def test_a_pipeline_joined_with_tensor_parallel_needs_no_rank_of_each_place(
-    everybody: list[Trace],
+    everybody: list[events.Trace],
 ) -> None:
-    def joined(event: Event) -> Event:
-        if isinstance(event, Group) and event.description == "MODEL_PARALLEL_GROUP":
+    def joined(event: events.Event) -> events.Event:
+        if isinstance(event, events.Group) and event.description == "MODEL_PARALLEL_GROUP":
             return dataclasses.replace(event, description="TENSOR_PIPELINE_PARALLEL_GROUP")
         return event
 
@@ -77,7 +71,7 @@ def test_16384_ranks_stand_on_eight_traces() -> None:
     assert {job.class_of_rank[member] for member in members} == {chosen.ranks[5]}
 
 
-def test_ranks_that_others_stand_for_are_matched_too(everybody: list[Trace]) -> None:
+def test_ranks_that_others_stand_for_are_matched_too(everybody: list[events.Trace]) -> None:
     # Of two data-parallel replicas that differ, stage 0 comes from one and stage 1 from the other.
     layout = Layout(tp=1, dp=2, pp=2)
     job = collate(traces_of(layout, (layout.rank(0, 0, 0), layout.rank(0, 1, 1))))
@@ -100,22 +94,22 @@ def test_a_pipeline_of_which_one_stage_was_traced_is_no_sound_job() -> None:
 
 
 def test_rings_go_round_for_every_member() -> None:
-    group = Group("g", "CONTEXT_PARALLEL_GROUP", (0, 2, 4, 6))
-    send = PointToPoint("send", "g", 2, 0, 8, "bfloat16", 0, 1, batch=0)
-    receive = PointToPoint("recv", "g", 6, 0, 8, "bfloat16", 0, 2, batch=0)
-    ring = Trace(Header(8, 0, 8, "h800", 1, (), {}), (group, send, receive))
+    group = events.Group("g", "CONTEXT_PARALLEL_GROUP", (0, 2, 4, 6))
+    send = events.PointToPoint("send", "g", 2, 0, 8, "bfloat16", 0, 1, batch=0)
+    receive = events.PointToPoint("recv", "g", 6, 0, 8, "bfloat16", 0, 2, batch=0)
+    ring = events.Trace(events.Header(8, 0, 8, "h800", 1, (), {}), (group, send, receive))
     job = collate([ring])
     assert not job.mismatches
     assert not job.order_problems
     assert [job.peer(rank, send) for rank in range(8)] == [2, 3, 4, 5, 6, 7, 0, 1]
     assert [job.peer(rank, receive) for rank in range(8)] == [6, 7, 0, 1, 2, 3, 4, 5]
     backwards = dataclasses.replace(receive, peer=2)
-    both_ways = Trace(ring.header, (group, send, backwards))
+    both_ways = events.Trace(ring.header, (group, send, backwards))
     fields = {found.field for found in collate([both_ways]).mismatches}
     assert fields == {"the other side of a send", "the other side of a recv"}
 
 
-def test_positions_that_do_not_tell_are_refused(everybody: list[Trace]) -> None:
+def test_positions_that_do_not_tell_are_refused(everybody: list[events.Trace]) -> None:
     with pytest.raises(InputError, match="do not tell what the others do; rank 6 is not rank 0"):
         collate([everybody[rank] for rank in STAGES[:3]])
     with pytest.raises(InputError, match="rank twice"):
@@ -126,9 +120,9 @@ def test_positions_that_do_not_tell_are_refused(everybody: list[Trace]) -> None:
         collate([everybody[0], megatron_trace(Layout(dp=1), 0)])
 
 
-def test_groups_that_do_not_tile_are_refused(everybody: list[Trace]) -> None:
-    def shifted(event: Event) -> Event:
-        if isinstance(event, Group) and event.description == TP:
+def test_groups_that_do_not_tile_are_refused(everybody: list[events.Trace]) -> None:
+    def shifted(event: events.Event) -> events.Event:
+        if isinstance(event, events.Group) and event.description == TP:
             return dataclasses.replace(event, ranks=(event.ranks[0], event.ranks[0] + 4))
         return event
 
