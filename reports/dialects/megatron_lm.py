@@ -317,6 +317,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--exp-avg-sq-dtype", lambda job: "bf16", when=_halved),
     Setting("--accumulate-allreduce-grads-in-fp32", "framework.accumulate_grads_fp32"),
     Setting("--grad-reduce-in-bf16", "framework.accumulate_grads_fp32", on=False),
+    Setting("--ddp-average-in-collective", "framework.divides_gradients", on=False, default=True),
     Setting("--cross-entropy-loss-fusion", _in_place),
     Setting("--cross-entropy-fusion-impl", lambda job: "te", when=_in_place),
     Setting("--moe-router-fusion", "framework.fused_router", default=False, when=_expert),

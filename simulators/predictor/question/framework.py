@@ -312,6 +312,9 @@ class Framework:
     """PyTorch's own wrappers keep replicas alike. DDP copies gradients into buckets and what was
     reduced back; FSDP copies a unit's into one tensor of the type that they are reduced in, which
     the first FSDP (without ``copies_gathered``) divides before that."""
+    divides_gradients: bool = False
+    """Before they are reduced, a kernel of its own divides gradients by the replicas (Megatron's
+    DDP but for ``average_in_collective``)."""
     flattens_gradients: bool = False
     """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with;
     ZeRO 1 and 2 gather as the last of a step (DeepSpeed's ``all_gather_dp_groups``, InternEvo's

@@ -144,11 +144,9 @@ def _launch_bound(job: Job, share: float) -> str:
         if framework == UNDECLARED
         else f"as declared for {framework.name}, {hosts}"
     )
-    forward = (
-        f" and {framework.host_forward_s * 1e6:.3g} us more per operation of a module"
-        if framework.host_forward_s
-        else ""
-    )
+    forward = ""
+    if framework.host_forward_s:
+        forward = f" and {framework.host_forward_s * 1e6:.3g} us more per operation of a module"
     if product_s := framework.host_product_s(recipe.tp):
         forward += f" and {product_s * 1e6:.3g} us more per product of tensor-parallel ranks"
     if framework.host_unit_s and job.gathers_units:

@@ -50,9 +50,8 @@ _ARM_PACE, _ARM_PACE_OF_OTHERS = 2.6, 1.2
 def host_pace(framework: Framework, cpu: str) -> float:
     """What the declared times of the host are multiplied by on one of that vendor: an Arm CPU
     takes longer, most where modules are PyTorch's."""
-    if cpu != "arm":
-        return 1.0
-    return _ARM_PACE if framework.host_forward_s else _ARM_PACE_OF_OTHERS
+    arm = _ARM_PACE if framework.host_forward_s else _ARM_PACE_OF_OTHERS
+    return arm if cpu == "arm" else 1.0
 
 
 # Megatron-Core's dropless dispatchers copy three tables of token counts to the host and read

@@ -71,10 +71,9 @@ def host_parameters(owned: int, job: Job) -> int:
 
 def host_states_bytes(parameters: LocalParameters, job: Job) -> int:
     """What of a rank's optimizer lies in the host's memory."""
-    size = _HOST_STATES_BYTES
-    if job.framework.host_optimizer == "serial":
-        size += _HOST_COPY_BYTES
-    return host_parameters(owned_parameters(parameters, job), job) * size
+    copied = _HOST_COPY_BYTES if job.framework.host_optimizer == "serial" else 0
+    away = host_parameters(owned_parameters(parameters, job), job)
+    return away * (_HOST_STATES_BYTES + copied)
 
 
 def master_bytes(job: Job) -> int:
@@ -104,6 +103,8 @@ def finish_block(
         rows = model.padded_vocab_size(recipe.tp, job.framework.aligns_vocabulary) // recipe.tp
         moved = rows * model.hidden_size * size
         ops.append(Collective("embedding_grads", "all_reduce", moved, "embedding", "fp32"))
+    if job.framework.divides_gradients and job.dp * recipe.cp > 1:
+        ops.append(Streaming("divide_grads", "elementwise", 2 * size * parameters.total))
     if job.framework.torch_wrappers and recipe.zero_stage == 0 and job.dp * recipe.cp > 1:
         moved = 4 * size * parameters.total
         launches = 2 * (num_layers * TENSORS_OF_A_LAYER + 1)
@@ -137,9 +138,7 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     weight = master_bytes(job) or parameter_bytes(job)
     kept = moment_bytes(parameters, job)
     moments = int(here * OPTIMIZERS["adam"].moment_bytes) if _unpacks_moments(job) else kept
-    copy = parameter_bytes(job) if master_bytes(job) else 0
-    if 0 < master_bytes(job) < 4:
-        copy *= 2
+    copy = {0: 0, 2: 2, 4: 1}[master_bytes(job)] * parameter_bytes(job)
     update = here * (size + 2 * weight + copy) + 2 * moments
     if not _in_one_pass(job):
         # ``_multi_tensor_adamw``: of weights 4 tensors are read or written, of gradients 2, of

@@ -130,6 +130,16 @@ def test_ddp_copies_gradients_into_buckets_and_back() -> None:
     assert bytes_of("bucket_copies", stage.finish) == 4 * 2 * total
 
 
+@pytest.mark.parametrize(("gpus", "moved"), [(8, 2 * 4), (1, 0)])
+def test_megatron_reads_and_writes_gradients_to_divide_them_by_its_replicas(
+    gpus: int, moved: int
+) -> None:
+    job = make_job(LLAMA, gpus_per_node=gpus, training={"divides_gradients": True})
+    stage = build_workload(job).stages[0]
+    total = sum(run.count * run.parameters.total for run in stage.chunks[0].runs)
+    assert bytes_of("divide_grads", stage.finish) == moved * total
+
+
 @pytest.mark.parametrize(
     ("facts", "zero_stage", "batch", "added"),
     [
