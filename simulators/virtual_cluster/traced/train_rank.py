@@ -48,7 +48,7 @@ def train(job: Job, micro_batches: Sequence[int]) -> None:
         config.param_sync_func = None
         for chunk in chunks:
             chunk.disable_forward_pre_hook(param_sync=False)
-    data: Any = [_micro_batches(spec) for _ in chunks]
+    data: Any = [iter(partial(megatron_job.token_tensors, spec), None) for _ in chunks]
     run = get_forward_backward_func()
     for step, count in enumerate(micro_batches):
         for chunk in chunks:
@@ -160,11 +160,6 @@ def _connect(
     if chunks[0].ddp_config.overlap_param_gather:
         gather = [chunk.start_param_sync for chunk in chunks]
         config.param_sync_func = gather[0] if one else gather
-
-
-def _micro_batches(spec: LayerSpec) -> Iterator[dict[str, torch.Tensor]]:
-    while True:
-        yield megatron_job.token_tensors(spec)
 
 
 def _forward_step(data: Iterator[dict[str, torch.Tensor]], model: Any) -> tuple[torch.Tensor, Any]:
