@@ -54,6 +54,7 @@ def test_a_count_is_a_cluster_wherever_one_is_named():
     ("text", "stated"),
     [
         ("64xMI250X", "names no supported GPU"),
+        ("64xH1000", "names no supported GPU; did you mean"),
         ("64xA100", "names several GPUs"),
         ("60xH100", "a multiple of 8: 64xh100"),
         ("0xH100", "does not say how many"),

@@ -82,7 +82,7 @@ class Gpu:
     def is_published_as(self, label: str) -> bool:
         """Whether it is called so, in lower case with dashes, by tables or by its driver."""
         patterns = self.published_as or (rf"\b{re.escape(self.name)}\b",)
-        return any(re.search(pattern, label) for pattern in patterns)
+        return any(re.search(rf"(?:{pattern})(?!\d)", label) for pattern in patterns)
 
     @property
     def server(self) -> UsualServer:
