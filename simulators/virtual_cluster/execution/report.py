@@ -114,7 +114,9 @@ def _breakdown_table(step: TracedStep) -> Table:
 
 def _memory_table(step: TracedStep) -> Table:
     figures = ("#allocated", "#reserved", "#unused", "#outside", "#headroom")
-    table = plain_table("#rank", "#stands for", *figures, title="Memory (GiB)")
+    usable = f"{step.ranks[0].memory.capacity_bytes / GIB:.2f}"
+    title = f"Memory (GiB, {usable} usable); outside PyTorch: CUDA's context, NCCL's buffers"
+    table = plain_table("#rank", "#stands for", *figures, title=title)
     for rank in step.ranks[:_MOST_RANKS]:
         memory = rank.memory
         used = memory.over_time.at_peak["allocated"]

@@ -207,8 +207,8 @@ def _assumptions(
         assumed.append(f"traced on {', '.join(traced_on)}: what the code asked of that GPU stays")
     launch_us = cost.launch_s * 1e6
     if cost.gap_factor:
-        seconds = "host: CPU seconds as traced"
-        assumed.append(f"{seconds}, and {launch_us:g} us a launch (live counts launches alone)")
+        seconds = "host: CPU seconds as traced (more if other work slowed this machine), and"
+        assumed.append(f"{seconds} {launch_us:g} us a launch (live counts launches alone)")
     else:
         assumed.append(f"host: {launch_us:g} us a launch as declared for {framework.name}")
     events = (event for trace in job.traces.values() for event in trace.events)

@@ -47,6 +47,8 @@ def test_it_shows_and_writes_a_prediction(
     ]
     assert main([str(folder), *options]) == 0
     shown = capsys.readouterr().out
+    assert "usable); outside PyTorch: CUDA's context, NCCL's buffers" in shown
+    assert "if other work slowed this machine" in " ".join(shown.split())
     content = json.loads(as_json.read_text())
     assert f"Step time {1e3 * content['step_time_s']:.2f} ms on 8 GPUs, MFU" in shown
     assert "tp communication" in shown
