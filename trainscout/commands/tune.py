@@ -24,11 +24,7 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.launch import ScriptQuestion
-from trainscout.simulators.virtual_cluster.emulation.launcher import (
-    check_module,
-    checked_script,
-    names,
-)
+from trainscout.simulators.virtual_cluster.emulation import launcher
 
 STORE = "trials.journal"
 HOSTS = ("declared", "traced")
@@ -49,12 +45,12 @@ def _parser() -> argparse.ArgumentParser:
 trainscout tune --space knobs.yaml --world-size 64 --cluster h100_64 -- \\
     train.py --tp {tp} --pp {pp} --mbs {micro_batch}
 # go on where it was interrupted
-trainscout tune --resume --space knobs.yaml --world-size 64 --cluster h100_64 -- \\
-    train.py --tp {tp} --pp {pp} --mbs {micro_batch}
+trainscout tune --resume --space knobs.yaml --world-size 64 \\
+    --cluster h100_64 -- train.py --tp {tp} --pp {pp} --mbs {micro_batch}
 """,
         "0 done; 1 no launch runs and fits; 2 wrong input; 5 the answer was shown, but not all of "
         "it could be written",
-        "--space FILE --world-size N --cluster NAME [options] -- SCRIPT ARGS {knob}",
+        "--space FILE --world-size N --cluster NAME [options] \\\n    -- SCRIPT ARGS {knob}",
     )
     add = made.add_argument
     add("--space", type=Path, required=True, metavar="FILE", help="knobs and what they may be")
@@ -65,13 +61,8 @@ trainscout tune --resume --space knobs.yaml --world-size 64 --cluster h100_64 --
     add("--host", choices=HOSTS, default="declared", help="what host work costs")
     add("--rank", default="auto", metavar="R[,R...]", help="ranks to run (default: found)")
     add("--steps", type=int, default=2, metavar="N", help="optimizer steps to run (default 2)")
-    add(
-        "--preload",
-        type=names,
-        default=(),
-        metavar="MODULE[,MODULE]",
-        help="modules that ranks share",
-    )
+    shared = "modules that ranks share"
+    add("--preload", type=launcher.names, default=(), metavar="MODULE[,MODULE]", help=shared)
     add("--search", default="cmaes", choices=[*SAMPLERS], help="what proposes (default cmaes)")
     add("--trials", type=int, metavar="N", help="launches at most (default: until it stands)")
     add(
@@ -96,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     """Search, show, and leave the results in a folder; the exit code."""
     args = _parser().parse_args(arguments)
     _check(args)
-    words = checked_script(args.script)
+    words = launcher.checked_script(args.script)
     # These load Optuna, numba and what prices are made of.
     from trainscout.optimizer.scripts.search import (
         EARLY_STOP,
@@ -186,7 +177,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.trials is not None:
         require_positive("--trials", args.trials)
     for name in args.preload:
-        check_module("--preload", name)
+        launcher.check_module("--preload", name)
     if args.seed < 0:
         raise InputError("--seed", args.seed, "is negative", "0 or more")
     from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform

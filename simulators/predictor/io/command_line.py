@@ -36,7 +36,7 @@ IMPOSSIBLE_LAUNCHES = 4
 
 DEBUG = {"debug=true", "--debug"}
 """What asks for tracebacks."""
-_WIDTH = 96
+_WIDTH = 79
 
 
 class _Parser(argparse.ArgumentParser):

@@ -29,7 +29,7 @@ from trainscout.simulators.predictor.io.command_line import (
     OK,
     command_parser,
 )
-from trainscout.simulators.predictor.io.output import make_folder, remove_unfinished
+from trainscout.simulators.predictor.io.output import check_output, make_folder, remove_unfinished
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 trainscout run --world-size 96 --rank 37 --gpu h800 -- \\
     pretrain_gpt.py --tensor-model-parallel-size 8 ...
 # the first rank of each of four stages, two at a time, traces into traces/
-trainscout run --world-size 96 --rank 0,24,48,72 --jobs 2 --output traces -- pretrain_gpt.py ...
+trainscout run --world-size 96 --rank 0,24,48,72 --jobs 2 -- pretrain.py ...
 # the ranks that stand for all others, found by setting two ranks up
 trainscout run --world-size 16384 --rank auto -- pretrain_gpt.py ...
 # a module
@@ -282,6 +282,7 @@ def _check(args: argparse.Namespace, options: list[RankOptions]) -> None:
         problem = f"does not divide {world} ranks"
         raise InputError("--local-world-size", node, problem, f"{fits}, {world}")
     require_positive("--jobs", args.jobs)
+    check_output("--profile", args.profile)
     if args.steps is not None:
         require_positive("--steps", args.steps)
     if args.trace is not None and len(options) > 1:

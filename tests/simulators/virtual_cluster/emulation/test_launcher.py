@@ -45,6 +45,7 @@ PLAIN = "import os, torch\nprint('rank', os.environ['RANK'], torch.cuda.device_c
         (["--world-size", "8", "--", "-m", "no_such.module"], "-m=no_such.module: is not inst"),
         (["--world-size", "8", "--memory-gib", "-1"], "--memory-gib=-1.0"),
         (["--world-size", "8", "--jobs", "0"], "--jobs=0"),
+        (["--world-size", "8", "--profile", "."], "--profile=.: cannot be written"),
         (["--world-size", "8", "--steps", "0"], "--steps=0"),
         (["--world-size", "99999999999"], "--world-size=99999999999: is no number of ranks"),
         (["--world-size", "8", "--moe-imbalance", "hot=2"], "moe_imbalance.hot=2"),
