@@ -74,7 +74,8 @@ class Transport:
     def unvalidated(self, nodes: int) -> float:
         """``unvalidated_share``, where it is one less with each doubling beyond two nodes."""
         doublings = max(0.0, math.log2(nodes / 2)) if self.unvalidated_share < 1 else 0.0
-        return self.unvalidated_share * (1 - LOST_A_DOUBLING) ** doublings
+        kept: float = (1 - LOST_A_DOUBLING) ** doublings
+        return self.unvalidated_share * kept
 
     def protocols_for(self, architecture: str) -> tuple[str, ...]:
         return self.protocols.get(architecture, self.protocols["default"])
