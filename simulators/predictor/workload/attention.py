@@ -199,6 +199,7 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
     out = shard.tokens * shard.heads * model.v_head_dim * shard.element_bytes
     logsumexp = 4 * shard.tokens * shard.heads
     ring_step = partial(_ring_step, each, attention, kv_heads)
+    held = (out + (k + v if shard.cp > 1 else 0), q + k + v + out)
     if shard.cp == 1:
         forward, backward = (
             _limited(each, attention, shard.heads, kv_heads, each.sequence, pass_)
@@ -212,11 +213,15 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
         lengths = half, (half if attention.causal else each.sequence) * shard.cp
         piece = partial(_attention, each, shard.heads, kv_heads, lengths, False)
         forward, backward = gathered_keys(shard, (q, k, v), out, piece)
+        # Keys are ordered beside those that came, and gradients beside those of pieces, and sums.
+        held = (out + shard.cp * (2 * k + v), q + out + shard.cp * (4 * k + 3 * v))
     elif shard.gathers_ring:
         size = shard.element_bytes
         forward, backward = gathered_ring(shard, q // size, (k + v) // size, ring_step)
     else:
         forward, backward = around_ring(shard, (q, k, v), out, ring_step)
+        # All that arrived, and all pieces' outputs (the last rank's have all queries).
+        held = (shard.cp * (out + k + v), 2 * q + 5 * (k + v))
     if shard.attention_dtype != shard.dtype:
         # Beside 4 bits these are scaled by blocks of 32 as well.
         low = shard if shard.linear_dtype != "fp4" else replace(shard, precision="mxfp8")
@@ -234,8 +239,8 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
         tuple(forward),
         tuple(backward),
         tuple(saved),
-        forward_peak_bytes=out + (k + v if shard.cp > 1 else 0),
-        backward_peak_bytes=q + k + v + out,
+        forward_peak_bytes=held[0],
+        backward_peak_bytes=held[1],
         module="core_attn",
     )
 

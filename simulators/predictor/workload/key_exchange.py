@@ -41,8 +41,7 @@ def around_ring(
     read = int(merged * output + 2 * (1 + others) * stats)
     forward.append(Streaming("logsumexp_merge", "elementwise", int(merged * stats), ranks))
     forward.append(Streaming("output_merge", "elementwise", read, ranks))
-    # Of a causal rank's first piece with all queries half is copied, half added.
-    adds = 3 * ranks + causal
+    adds = 3 * ranks + causal  # Of a first piece with all queries half is copied, half added.
     backward.append(Streaming("qkv_grad_add", "elementwise", int(merged * sum(qkv)), adds))
     return forward, backward
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulators.jobs import LLAMA, make_job
-from trainscout.simulators.predictor.question.layers import AttentionMixer
+from tests.simulators.jobs import GPT175B, LLAMA, make_job
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, AttentionMixer
 from trainscout.simulators.predictor.workload.attention import core
 from trainscout.simulators.predictor.workload.ir import Attention, Op, SendRecv, Streaming
+from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
@@ -52,3 +53,11 @@ def test_gathering_attends_to_as_much_as_the_ring_and_carries_as_much(
         # A gather's bytes are those of all ranks, of which one's own need not travel.
         whole = sum(op.bytes for op in other if getattr(op, "communicator", "") == "cp")
         assert sent == whole * (cp - 1) // cp
+
+
+# MB that the traced layer holds at most beyond what was live before it, of rank 0.
+@pytest.mark.parametrize(("cp_comm_type", "traced_mb"), [("p2p", 93), ("all_gather", 101)])
+def test_what_travels_is_held_as_traced(cp_comm_type: str, traced_mb: int) -> None:
+    job = make_job(GPT175B, tp=2, sp=True, cp=8, nodes=8, cp_comm_type=cp_comm_type)
+    forward, _ = layer_blocks(Shard.of(job), DENSE_LAYER, "none")
+    assert forward.peak_bytes == pytest.approx(traced_mb * 1e6, rel=0.05)
