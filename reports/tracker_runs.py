@@ -9,12 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainscout.optimizer.tracking.metrics import (
-    best_so_far,
-    flat_params,
-    prediction_metrics,
-    search_metrics,
-)
+from trainscout.optimizer.tracking import metrics
 from trainscout.optimizer.tracking.spool import Run, RunTree, make_run
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports import wording
@@ -61,9 +56,9 @@ def search_record(
         f"{question.model.name} on {question.cluster.name}, {question.cluster.num_gpus} GPUs",
         ended_ms - int(result.wall_s * 1000),
         ended_ms,
-        params={**size_params(question), **flat_params(settings)},
-        metrics=search_metrics(result),
-        series=best_so_far(result),
+        params={**size_params(question), **metrics.flat_params(settings)},
+        metrics=metrics.search_metrics(result),
+        series=metrics.best_so_far(result),
         tags={
             **tags,
             "kind": "search",
@@ -102,7 +97,7 @@ def _recipe_run(
         ended_ms - int(trial.duration_s * 1000),
         ended_ms,
         params={**size_params(question), **recipe_dict(trial.recipe, question.job)},
-        metrics={**prediction_metrics(trial.prediction), **more},
+        metrics={**metrics.prediction_metrics(trial.prediction), **more},
         tags={**tags, "kind": "recipe", "status": "fits", "recipe": words},
     )
 

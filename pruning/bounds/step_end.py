@@ -17,12 +17,7 @@ from trainscout.simulators.predictor.question.recipe import knobs_entering
 from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.structure import Sharing
-from trainscout.simulators.predictor.workload.data_parallel import (
-    Transfer,
-    bucket_parameters,
-    gather_parameters,
-    reduce_gradients,
-)
+from trainscout.simulators.predictor.workload import data_parallel
 from trainscout.simulators.predictor.workload.ir import Block, Collective, Op
 from trainscout.simulators.predictor.workload.megatron import shares_embedding
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
@@ -137,9 +132,9 @@ class EndPricer:
     ) -> StageEnd:
         """The end of one stage that holds ``chunks``."""
         parameters = Stage(tuple(chunks), _NOTHING, _NOTHING).parameters
-        sharing, transfer = Sharing.of(job), Transfer.of(job)
-        reduce = partial(reduce_gradients, transfer=transfer)
-        gather = partial(gather_parameters, transfer=transfer)
+        sharing, transfer = Sharing.of(job), data_parallel.Transfer.of(job)
+        reduce = partial(data_parallel.reduce_gradients, transfer=transfer)
+        gather = partial(data_parallel.gather_parameters, transfer=transfer)
         shares = shares_embedding(job, stage)
         finish = finish_block(job, parameters, layout.layers(stage), shares_embedding=shares)
         optimizer_s = self.alone(optimizer_block(job, parameters, layout.layers(stage)), pricer)
@@ -150,7 +145,7 @@ class EndPricer:
         last_s = all_s = first_s = gather_s = each_s = 0.0
         every: dict[str, float] = {}
         if sharing.reduce_overlaps or sharing.gather_overlaps:
-            buckets = [_buckets(chunk, bucket_parameters(job)) for chunk in chunks]
+            buckets = [_buckets(chunk, data_parallel.bucket_parameters(job)) for chunk in chunks]
             # The first chunk's first layers meet communication first and last.
             outer = buckets[0][-1][0] if buckets[0] else None
             counts: Counter[LocalParameters] = Counter()

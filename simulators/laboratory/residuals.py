@@ -16,14 +16,9 @@ from typing import Any
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.uncertainty import table
 from trainscout.simulators.predictor.uncertainty.fabric import on_slow_network
 from trainscout.simulators.predictor.uncertainty.features import features_of
-from trainscout.simulators.predictor.uncertainty.table import (
-    RESIDUALS,
-    Residual,
-    read_table,
-    table_text,
-)
 
 from .published.groups import source_group
 from .published.jobs import read_curves, shipped_declarations
@@ -45,8 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     for number, test in enumerate(BLIND_TESTS, 1):
         residuals += residuals_of(_predicted(test.runs), number, read_blind(test.predictions))
     # Of what is written, which is rounded.
-    found = coverage(read_table(table_text(residuals, {})))
-    write_output("--output", options.output, table_text(residuals, _provenance(found)))
+    found = coverage(table.read_table(table.table_text(residuals, {})))
+    write_output("--output", options.output, table.table_text(residuals, _provenance(found)))
     show_text(_format_coverage(found, options.output))
     return OK
 
@@ -66,13 +61,13 @@ class Bare(ReplaySimulator):
 
 def residuals_of(
     results: Sequence[Result], blind_test: int = 0, first: Mapping[str, Blind] | None = None
-) -> tuple[Residual, ...]:
+) -> tuple[table.Residual, ...]:
     """The residual of every trusted row with a measured and a predicted step time.
 
     Of a blind test that of its ``first`` predictions, without what was refused then. Extrapolated
     rows are no measurements.
     """
-    residuals: list[Residual] = []
+    residuals: list[table.Residual] = []
     simulator = ReplaySimulator()
     sweeps: dict[object, str] = {}
     for result in results:
@@ -88,7 +83,7 @@ def residuals_of(
         slow = on_slow_network(job)
         slow_s = 0.0 if slow is None else simulator.step_time_s(slow)
         residuals.append(
-            Residual(
+            table.Residual(
                 id=result.row.id,
                 source=source_group(result.row),
                 sweep=sweeps.setdefault(sweep_of(result), f"{blind_test}.{len(sweeps) + 1}"),
@@ -137,5 +132,5 @@ def _parser() -> argparse.ArgumentParser:
         "bars come from.",
         "trainscout residuals\ntrainscout residuals --output residuals.csv",
     )
-    add_output(parser, RESIDUALS)
+    add_output(parser, table.RESIDUALS)
     return parser

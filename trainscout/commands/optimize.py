@@ -39,12 +39,7 @@ from trainscout.reports.terminal_tables import search_report, shown_trials
 from trainscout.reports.tracker_runs import search_record
 from trainscout.reports.trials import decided_between
 from trainscout.reports.whole_network import with_network_note
-from trainscout.simulators.predictor.io.command_line import (
-    INTERRUPTED,
-    NOTHING_FITS,
-    OK,
-    unwritten,
-)
+from trainscout.simulators.predictor.io import command_line
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.io.terminal import as_text, console_for, show
 from trainscout.simulators.predictor.question.question import Question
@@ -151,10 +146,10 @@ def optimize(config: DictConfig) -> int:
     elif tracked is not None and not quiet:
         show(Text(f"Tracked: {tracked}", overflow="fold"))
     if failures:
-        return unwritten(failures[0])
+        return command_line.unwritten(failures[0])
     if result.stopped == "interrupted":
-        return INTERRUPTED
-    return OK if result.best else NOTHING_FITS
+        return command_line.INTERRUPTED
+    return command_line.OK if result.best else command_line.NOTHING_FITS
 
 
 @contextlib.contextmanager

@@ -8,13 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from trainscout.simulators.virtual_cluster.traces import events
-from trainscout.simulators.virtual_cluster.traces.codec import (
-    EVENT_CHECKS,
-    LineCodec,
-    MalformedError,
-    one_of,
-)
+from trainscout.simulators.virtual_cluster.traces import codec, events
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class Collect:
 
     def __post_init__(self) -> None:
         if len(self.keys) != len(self.ranks):
-            raise MalformedError(f"{len(self.keys)} keys of {len(self.ranks)} ranks")
+            raise codec.MalformedError(f"{len(self.keys)} keys of {len(self.ranks)} ranks")
 
 
 @dataclass(frozen=True)
@@ -126,19 +120,19 @@ Sent = events.Event | Sleep | AskElapsed | Publish | Collect | Hello | Invention
 
 def _sleep_seconds(value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value < _MOST_S:
-        raise MalformedError("is not so many seconds")
+        raise codec.MalformedError("is not so many seconds")
     return float(value)
 
 
-OF_RANKS = LineCodec(
+OF_RANKS = codec.LineCodec(
     (*get_args(events.Event), Sleep, AskElapsed, Publish, Collect, Hello, Invention, Figures),
     {
-        **EVENT_CHECKS,
+        **codec.EVENT_CHECKS,
         (Sleep, "seconds"): _sleep_seconds,
-        (Hello, "purpose"): one_of(("events", "output", "thread")),
+        (Hello, "purpose"): codec.one_of(("events", "output", "thread")),
     },
 )
-OF_SIMULATOR = LineCodec((Turn,), {})
+OF_SIMULATOR = codec.LineCodec((Turn,), {})
 
 
 def frame(messages: Iterable[Sent]) -> bytes:
@@ -173,11 +167,11 @@ def receive(connection: socket.socket) -> str:
     """
     (length,) = _HEAD.unpack(_bytes(connection, _HEAD.size))
     if length > MOST_BYTES:
-        raise MalformedError(f"a frame of {length} bytes")
+        raise codec.MalformedError(f"a frame of {length} bytes")
     try:
         return _bytes(connection, length).decode()
     except UnicodeDecodeError as error:
-        raise MalformedError("a frame that is no text") from error
+        raise codec.MalformedError("a frame that is no text") from error
 
 
 def _bytes(connection: socket.socket, count: int) -> bytes:

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.network.collectives.patterns import (
-    OF_NCCL,
-    by_node,
-    pattern,
-    send,
-)
+from trainscout.simulators.predictor.network.collectives import patterns
 from trainscout.simulators.predictor.network.collectives.transfers import (
     Transfers,
     split,
@@ -51,7 +46,7 @@ class FlowPatterns:
 
     def of(self, kind: str, chosen: str, ranks: tuple[int, ...]) -> FlowPattern:
         """The flows of a ``kind`` of communication by the algorithm that NCCL chose."""
-        algorithm = OF_NCCL.get(chosen, "ring")
+        algorithm = patterns.OF_NCCL.get(chosen, "ring")
         key = (kind if kind in _OWN_KINDS else "ring", algorithm, ranks)
         found = self._patterns.get(key)
         if found is None:
@@ -73,13 +68,13 @@ class FlowPatterns:
         Rings and trees are as many as a node has members, each leaving nodes at another's NIC.
         """
         if kind == "send_recv":
-            return send(*ranks)
-        members = by_node(ranks, self._network.domain)
+            return patterns.send(*ranks)
+        members = patterns.by_node(ranks, self._network.domain)
         inside = min(map(len, members))
         if algorithm == "hierarchical" and inside < max(map(len, members)):
             algorithm = "ring"
         known = kind if kind in _OWN_KINDS else "all_gather"
-        made = pattern(known, members, algorithm=algorithm, channels=inside)
+        made = patterns.pattern(known, members, algorithm=algorithm, channels=inside)
         # Channels that join the same two ranks are one flow.
         ends, of = np.unique(
             np.stack([made.source, made.destination], axis=1), axis=0, return_inverse=True

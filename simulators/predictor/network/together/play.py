@@ -10,12 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.collectives.play import (
-    EngineSettings,
-    crossings,
-    make_engine,
-    paths_of,
-)
+from trainscout.simulators.predictor.network.collectives import play
 from trainscout.simulators.predictor.network.collectives.transfers import Floats
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import Routes
@@ -54,7 +49,7 @@ class PlayedTogether:
 def play_together(
     of: Activities,
     network: Network,
-    settings: EngineSettings,
+    settings: play.EngineSettings,
     budget_s: float = math.inf,
     *,
     apart: bool = False,
@@ -78,14 +73,14 @@ def play_together(
 
 class _Player:
     def __init__(
-        self, of: Activities, network: Network, settings: EngineSettings, *, apart: bool
+        self, of: Activities, network: Network, settings: play.EngineSettings, *, apart: bool
     ) -> None:
         self.of = of
         self.network = network
         kinds = list(dict.fromkeys(each.kind for each in of.messages)) if apart else [""]
         # The first link of each kind's own copy of the network.
         self.copy = {kind: place * network.num_links for place, kind in enumerate(kinds)}
-        self.engine = make_engine(network, settings, copies=max(1, len(kinds)))
+        self.engine = play.make_engine(network, settings, copies=max(1, len(kinds)))
         first, followers = of.followers()
         self.first, self.followers = first.tolist(), followers.tolist()
         self.waits = np.bincount(of.after, minlength=len(of.seconds)).tolist()
@@ -166,7 +161,7 @@ class _Player:
         """A message's routes, and what else its engine must know of them."""
         if number not in self.routes:
             copy = self.copy.get(message.kind, 0)
-            routes, more = paths_of(self.network, message.transfers, self.settings, copy)
+            routes, more = play.paths_of(self.network, message.transfers, self.settings, copy)
             if class_of := self.settings.packet.get("class_of"):
                 more["traffic_class"] = class_of.get(message.kind, max(class_of.values()))
             self.routes[number] = routes, more
@@ -197,7 +192,7 @@ class _Player:
         for number, (routes, more) in self.routes.items():
             ways = [routes, *more.get("others", [])] if self.settings.sprays else [routes]
             for way in ways:
-                links, sizes = crossings(way, sizes_of(self.of.messages[number]))
+                links, sizes = play.crossings(way, sizes_of(self.of.messages[number]))
                 share = self.begun[number] / len(ways)
                 np.add.at(crossed, links % self.network.num_links, sizes * share)
         return crossed

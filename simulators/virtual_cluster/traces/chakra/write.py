@@ -16,12 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.io.output import (
-    make_folder,
-    replacing_bytes,
-    unwritable,
-    write_output,
-)
+from trainscout.simulators.predictor.io import output
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Streaming, kernel_flops
 from trainscout.simulators.virtual_cluster.traces import events
@@ -81,20 +76,20 @@ def write_ranks(
             package ``protobuf`` is missing.
     """
     message_classes()
-    make_folder(option, directory)
+    output.make_folder(option, directory)
     paths = []
     for rank in ranks:
         path = directory / f"{name}.{rank.header.rank}.et"
         try:
-            with replacing_bytes(path) as file:
+            with output.replacing_bytes(path) as file:
                 write_message(file, _metadata(rank))
                 for node in rank.nodes:
                     write_message(file, node)
         except OSError as error:
-            raise unwritable(option, path, error) from error
+            raise output.unwritable(option, path, error) from error
         paths.append(path)
     groups_path = directory / f"{name}{GROUPS_SUFFIX}"
-    write_output(option, groups_path, json.dumps(groups.declared()) + "\n")
+    output.write_output(option, groups_path, json.dumps(groups.declared()) + "\n")
     return (*paths, groups_path)
 
 
