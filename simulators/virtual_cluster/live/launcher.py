@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -112,10 +111,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run the ranks live; the exit code."""
     args = parser().parse_args(arguments)
     check_platform()
-    # A shell that starts commands in the background has them ignore interrupts.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Asked to end, it ends its ranks first.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     script = script_fields(args)
     _check(args)
     catalogue = load_catalogue()

@@ -263,6 +263,7 @@ def test_programs_that_a_script_starts_elsewhere_write_the_trace_where_it_is_ask
     [
         (["run", "--output"], signal.SIGINT),
         (["run", "--output"], signal.SIGTERM),
+        (["live", "--traces"], signal.SIGINT),
         (["live", "--traces"], signal.SIGTERM),
     ],
 )
