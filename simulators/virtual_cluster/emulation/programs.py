@@ -65,6 +65,11 @@ def is_python(file: str) -> bool:
     return not head.startswith(b"\x7fELF") and not file.endswith((".sh", ".bash", ".slurm"))
 
 
+def waits_for_program(words: Sequence[str]) -> bool:
+    """Whether what ``run_main`` runs is no Python code: another process, which is waited for."""
+    return words[0] not in ("-m", "-c") and not is_python(words[0])
+
+
 def run_main(words: Sequence[str]) -> None:
     """Run a script, ``-m`` and a module, ``-c`` and code, or a program, as the main one.
 

@@ -44,7 +44,7 @@ from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
 from .imbalance import Imbalance
 from .prepared import ended_with, fork_rank, preload_modules
-from .programs import STARTUP, Programs, put_first, run_main
+from .programs import STARTUP, Programs, put_first, run_main, waits_for_program
 from .ranks_before import RanksBefore
 from .report import describe_gap, show_summary, swallowed, watch
 from .sink import FileSink, ListSink, Sink, UntilForward
@@ -269,7 +269,8 @@ def trace_rank(
     """
     began_s, cpu_s = time.perf_counter(), time.process_time()
     writer = TraceWriter(options.trace, options.header())
-    watch(options.rank, virtual.state.recorder)
+    if not waits_for_program(options.script):
+        watch(options.rank, virtual.state.recorder)
     atexit.register(_end_processes, virtual.state.recorder)
     read = before.watch()
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate
+from trainscout.simulators.virtual_cluster.emulation.programs import waits_for_program
 from trainscout.simulators.virtual_cluster.traces.events import Begin, Phase
 from trainscout.simulators.virtual_cluster.traces.fused import ASIDE
 
@@ -236,3 +237,12 @@ def test_a_program_that_fails_fails_the_run(
     (tmp_path / "train.sh").write_text("python failing.py\n")
     run = emulate(tmp_path, str(tmp_path / "train.sh"), "--world-size", "8", check=True)
     assert run.code == code, run.output
+
+
+@pytest.mark.parametrize(("first", "waits"), [("#!/bin/bash", True), ("import torch", False)])
+def test_only_programs_that_are_no_python_are_waited_for(
+    first: str, waits: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train").write_text(first)
+    assert waits_for_program([str(tmp_path / "train")]) is waits
+    assert not waits_for_program(["-m", "train"])
