@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import mean, median
@@ -37,11 +36,6 @@ class Coefficients:
     terms: Mapping[str, float]
     rows: int
     nodes: int
-
-
-# Of an unvalidated network's share: 77 publications fit it best, each left out in turn. The one
-# cluster with a published curve loses 13 % (all-reduces, undisturbed).
-LOST_A_DOUBLING = 0.05
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,12 +64,6 @@ class Transport:
     exchange_share: float = 1.0
     nic_rate_share: float = 1.0
     unvalidated_share: float = 0.5
-
-    def unvalidated(self, nodes: int) -> float:
-        """``unvalidated_share``, where it is one less with each doubling beyond two nodes."""
-        doublings = max(0.0, math.log2(nodes / 2)) if self.unvalidated_share < 1 else 0.0
-        kept: float = (1 - LOST_A_DOUBLING) ** doublings
-        return self.unvalidated_share * kept
 
     def protocols_for(self, architecture: str) -> tuple[str, ...]:
         return self.protocols.get(architecture, self.protocols["default"])

@@ -27,8 +27,8 @@ def stated_share(cluster: Cluster, *, switches: bool) -> str | None:
     if switches:
         return f"{UNVALIDATED}: its NICs count whole with network=, {counted:.0%} without"
     return (
-        f"{UNVALIDATED}: {counted:.0%} of what its NICs carry is counted, less over many nodes, "
-        "as published runs on such networks fit best (cluster.oversubscription=1 counts all)"
+        f"{UNVALIDATED}: {counted:.0%} of what its NICs carry is counted, about what published "
+        "runs on such networks fit best (cluster.oversubscription=1 counts all)"
     )
 
 
