@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 RANK_PROCESS = "trainscout.simulators.virtual_cluster.emulation.rank_process"
 _RANK = "TRAINSCOUT_RANK_OF_CHILDREN"
+# In tracebacks of scripts that name a GPU their node lacks, DataParallel's among them.
+_NO_SUCH_GPU = ("in _get_stream", "invalid device ordinal", "Invalid device id")
 
 
 def become_host() -> None:
@@ -192,9 +194,11 @@ def run_script(options: RankOptions, state: RankState) -> int:
             (str(Path(__file__).parent), "<frozen runpy>")
         ):
             own = own.tb_next
-        _say("".join(traceback.format_exception(type(error), error, own)).rstrip())
+        _say(told := "".join(traceback.format_exception(type(error), error, own)).rstrip())
         gap = describe_gap(error, state.recorder)
         if gap is None:
+            if any(words in told for words in _NO_SUCH_GPU):
+                _say("the script asks for a GPU that its node lacks: --world-size N gives it N")
             return FAILURE
         _say(gap)
         return EMULATOR_GAP

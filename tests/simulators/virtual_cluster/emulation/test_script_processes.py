@@ -68,6 +68,14 @@ def test_a_process_that_wants_a_device_ends_the_run(tmp_path: Path) -> None:
     assert "cuda=asked for by a process of the script: only the process that is" in run.output
 
 
+def test_a_gpu_that_the_node_lacks_is_told_with_the_option(tmp_path: Path) -> None:
+    layer = "torch.nn.DataParallel(torch.nn.Linear(8, 8).cuda(), device_ids=[0, 1])"
+    (tmp_path / "two.py").write_text(f"import torch\n{layer}(torch.ones(4, 8))\n")
+    few = emulate(tmp_path, str(tmp_path / "two.py"), "--world-size", "1")
+    assert few.code == 1
+    assert few.output.index("_get_stream") < few.output.index("--world-size N gives it N")
+
+
 RANKS = """
 import torch
 import torch.distributed as dist
