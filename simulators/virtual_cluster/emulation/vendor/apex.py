@@ -20,13 +20,7 @@ from .compiled_kernels import (
     rms_forward_affine,
 )
 from .opaque import differentiable
-from .refuse import refusal, refused
-
-# Scripts import ``apex.amp`` where Apex is found, whether or not they use it.
-_REASON = "Apex's mixed precision; torch.autocast takes its place"
-initialize = refused("apex.amp.initialize", _REASON)
-master_params = refused("apex.amp.master_params", _REASON)
-scale_loss = refused("apex.amp.scale_loss", _REASON)
+from .refuse import refusal
 
 
 @differentiable

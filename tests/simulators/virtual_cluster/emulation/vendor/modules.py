@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation import ListSink, VirtualRank, emulate
+from trainscout.simulators.virtual_cluster.emulation import ListSink, emulate
 from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
 from trainscout.simulators.virtual_cluster.emulation.vendor.packages import find_version
 from trainscout.simulators.virtual_cluster.traces.events import Header, Trace
@@ -34,7 +35,6 @@ def cases() -> dict[str, Callable[[], Any]]:
     import selective_scan_cuda
     import torch
     import xformers.ops
-    from apex import amp  # noqa: F401 - older Transformers do where Apex is found
     from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward
     from flash_attn.flash_attn_interface import _wrapped_flash_attn_forward as wrapped
     from flash_attn.layers.rotary import RotaryEmbedding
@@ -211,12 +211,10 @@ def called(function: Callable[[Any], Any]) -> Any:
     return module
 
 
-def trace_case(virtual: VirtualRank, make: Callable[[], Any]) -> ListSink:
-    """Events of two forward and backward passes."""
+def two_passes(make: Callable[[], Any]) -> None:
+    """Two forward and backward passes."""
     import torch
 
-    sink = ListSink()
-    virtual.restart(sink, world_size=1, rank=0)
     module = make()
     for _ in range(2):
         inputs = torch.randn(
@@ -224,7 +222,6 @@ def trace_case(virtual: VirtualRank, make: Callable[[], Any]) -> ListSink:
         )
         outputs = module(inputs)
         outputs.backward(torch.empty_like(outputs))
-    return sink
 
 
 def refused() -> dict[str, str]:
@@ -233,12 +230,11 @@ def refused() -> dict[str, str]:
     import flash_attn
     import torch
     import xformers.ops
-    from apex import amp
 
     heads = torch.empty(1, 8, 1, 8, device="cuda")
     parameters = [torch.nn.Parameter(heads)]
     calls: dict[str, Callable[[], Any]] = {
-        "amp": amp.initialize,
+        "amp": lambda: apex.amp.initialize(None, opt_level="O2"),
         "without weights": lambda: apex.normalization.FusedLayerNorm(8, elementwise_affine=False),
         "graphs": lambda: apex.optimizers.FusedAdam(parameters, capturable=True),
         "slopes": lambda: flash_attn.flash_attn_func(heads, heads, heads, alibi_slopes=1.0),
@@ -300,27 +296,41 @@ def optimizer_lists() -> dict[str, Any]:
     return found
 
 
+def scaled_losses() -> Any:
+    """Two passes of Apex's O1, their gradients added. Its casts stay for good."""
+    import torch
+    from apex import amp
+
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU()).cuda()
+    optimizers = [torch.optim.SGD(model.parameters())]
+    model, optimizers = amp.initialize(model, optimizers, opt_level="O1", num_losses=2)
+    for loss_id in range(2):
+        outputs = model(torch.randn(TOKENS, WIDTH, device="cuda"))
+        with amp.scale_loss(outputs.mean(), optimizers, loss_id=loss_id) as loss:
+            loss.backward()
+    return amp.state_dict()
+
+
 def main(directory: Path) -> None:
     """Trace every case."""
     gpu = load_catalogue().gpus["a100_80"]
     virtual = emulate(ListSink(), world_size=1, rank=0, gpu=gpu)
     install_vendor()
-    for name, make in {**cases(), **(te_cases() if TE else {})}.items():
-        sink = trace_case(virtual, make)
+
+    def traced(name: str, case: Callable[[], Any]) -> Any:
+        sink = ListSink()
+        virtual.restart(sink, world_size=1, rank=0)
+        found = case()
         header = Header(1, 0, 1, "a100_80", gpu.memory_bytes, (name,), {})
         write_trace(directory / f"{name}.trace", Trace(header, tuple(sink.events)))
-    sink = ListSink()
-    virtual.restart(sink, world_size=1, rank=0)
-    states = optimizer_lists()
-    header = Header(1, 0, 1, "a100_80", gpu.memory_bytes, ("optimizers",), {})
-    write_trace(directory / "optimizers.trace", Trace(header, tuple(sink.events)))
-    sink = ListSink()
-    virtual.restart(sink, world_size=1, rank=0)
-    figures = {"refused": refused(), "states": states}
+        return found
+
+    for name, make in {**cases(), **(te_cases() if TE else {})}.items():
+        traced(name, partial(two_passes, make))
+    figures = {"states": traced("optimizers", optimizer_lists), "refused": refused()}
     if TE:
-        figures["late"] = late_gradients()
-        header = Header(1, 0, 1, "a100_80", gpu.memory_bytes, ("late",), {})
-        write_trace(directory / "late.trace", Trace(header, tuple(sink.events)))
+        figures["late"] = traced("late", late_gradients)
+    figures["amp"] = traced("amp", scaled_losses)
     (directory / "figures.json").write_text(json.dumps(figures))
 
 

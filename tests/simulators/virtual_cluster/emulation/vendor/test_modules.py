@@ -279,6 +279,23 @@ def test_optimizers_walk_all_tensors_of_a_type_at_once(modules: Modules) -> None
     }
 
 
+def test_scaled_losses_of_apex_cast_unscale_and_read_a_flag(modules: Modules) -> None:
+    events = read_trace(modules.folder / "amp.trace").events
+    ops = [each for each in events if isinstance(each, Op)]
+    inputs = Counter(
+        (op.name.split(".")[1], one.dtype) for op in ops for one in tensors(op.inputs)
+    )
+    # What only Apex casts is in fp32; the backward pass casts nothing of its own.
+    found = {name: inputs[name, "float32"] for name in ("gelu", "gelu_backward")}
+    assert found == {"gelu": 2, "gelu_backward": 4}
+    assert (inputs["addmm", "float16"], inputs["mm", "float16"]) == (2 * 3, 2 * 2)
+    # Gradients of weight and bias: unscaled in place, those of the second pass while added.
+    assert inputs["multi_tensor_scale", "float32"] == inputs["_foreach_add_", "float32"] == 2 * 2
+    assert [type(each).__name__ for each in events].count("ValueRead") == 2
+    scales = modules.figures["amp"]
+    assert scales == {f"loss_scaler{place}": {"loss_scale": 2**16} for place in (0, 1)}
+
+
 @pytest.mark.parametrize(
     ("use", "words"),
     [
