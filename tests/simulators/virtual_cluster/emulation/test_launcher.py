@@ -294,6 +294,7 @@ def test_a_stopped_run_leaves_nothing_half_written(
 
 
 def test_a_program_whose_script_was_killed_meanwhile_ends() -> None:
+    pytest.importorskip("torch")
     options = RanksOptions((RankOptions(8, 0, 8, "h800", ("script.py",)),))
     command = own_process(RANK_PROCESS, packed(options), "0", "child", "script.py")
     done = subprocess.run(command, capture_output=True, check=False)
