@@ -59,8 +59,10 @@ class Family:
     """The head is one for masked words."""
     token_head: bool = False
     """Its head's linear layer stands in front of classes of single tokens, too."""
-    whole_first: bool = False
-    """Of every ``period`` layers the first attends to everything, not the last."""
+    counted_from: int | None = None
+    """The layer from which ``period`` counts (below 0: from the end); null: its own last one."""
+    also_whole: int | None = None
+    """Beside those of ``period`` another layer that attends to everything, counted so, too."""
     period: int = 0
     """Every so many-th layer attends to everything, others to ``sliding_window``, where no field
     says otherwise (0: no such rule)."""

@@ -317,13 +317,10 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
         name = next((name for name in _PERIODS if config.has(name)), _PERIODS[0])
         stated = config.fields.get(name)
         period = len(stated) if isinstance(stated, str) else config.whole(name, family.period)
-        ends = 0 if kind == "mimo_v2_flash" else None
-        if kind.startswith("gemma4"):
-            ends = number - 1
-        first = 0 if family.whole_first else max(0, period - 1)
-        if kind.startswith("muse_"):  # counted from the end
-            first = number - 1
+        origin, also = family.counted_from, family.also_whole
+        first = max(0, period - 1) if origin is None else origin % number
         first = config.whole("attn_layer_offset", first)
+        ends = number if also is None else also % number
         return [
             other if (at - first) % max(1, period) and at != ends else "full"
             for at in range(number)

@@ -256,7 +256,11 @@ def _measured(transport: str) -> bool:
 
 
 def write(fitted: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
-    """Write each transport's file with a new ``fitted`` part, each file whole or not at all."""
+    """Write each transport's file with a new ``fitted`` part, each file whole or not at all.
+
+    Raises:
+        InputError: for a folder that cannot be written.
+    """
     for name, part in fitted.items():
         write_output("--output", directory / f"{name}.yaml", _text({**load(name), "fitted": part}))
 
@@ -273,15 +277,15 @@ def main(arguments: Sequence[str]) -> int:
         "trainscout collectives fit results.csv       # shows what --output writes\n"
         "trainscout collectives fit results.csv --output conf/transport",
     )
-    parser.add_argument("results", type=Path, nargs="+", help="CSVs of nccl-tests rows")
+    parser.add_argument("results", type=Path, help="CSV of nccl-tests rows")
     parser.add_argument("--output", type=Path, help="folder of transports to write; default: show")
     parser.add_argument("--errors", type=Path, help="file to write the averaged errors to")
     options = parser.parse_args(arguments)
     if options.output is not None:
         for name in TRANSPORTS:
-            check_output("--output", options.output / f"{name}.yaml", options.results)
-    check_output("--errors", options.errors, options.results)
-    measurements = [each for path in options.results for each in read_table(path)[0]]
+            check_output("--output", options.output / f"{name}.yaml", [options.results])
+    check_output("--errors", options.errors, [options.results])
+    measurements, _ = read_table(options.results)
     check_rows(measurements)
     command = _command(options)
     fitted, errors = documents(measurements, command), averages(measurements)
@@ -296,7 +300,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(options: argparse.Namespace) -> str:
     # Where a table lies says nothing to a reader; its name does.
-    words = ["trainscout", "collectives", "fit", *(path.name for path in options.results)]
+    words = ["trainscout", "collectives", "fit", options.results.name]
     for option, path in (("--output", options.output), ("--errors", options.errors)):
         words += [] if path is None else [option, str(path)]
     return shlex.join(words)

@@ -78,11 +78,9 @@ def about_measured(
     row: Row, job: Job, measured: Measured, prediction: Prediction
 ) -> tuple[str, ...]:
     """What a reader should know of a row's step time: how it was derived, and doubts about it."""
-    words, step_s = [measured.derived] if measured.derived else [], measured.step_time_s
-    by_flops_s, contradictory = (
-        _by_flops(row, job),
-        f"contradictory: a step of {step_s:.4g} s, but",
-    )
+    words = [measured.derived] if measured.derived else []
+    step_s, by_flops_s = measured.step_time_s, _by_flops(row, job)
+    contradictory = f"contradictory: a step of {step_s:.4g} s, but"
     if by_flops_s and not 1 / _OTHER_WORK <= by_flops_s[1] / step_s <= _OTHER_WORK:
         told = f"the printed FLOP/s make it {by_flops_s[1]:.4g} s, as another batch would"
         words.append(f"{contradictory} {told}; the step counts")

@@ -140,6 +140,15 @@ def test_a_gpu_that_nobody_published_is_newer_than_the_most_published(published)
     assert far > novelty
 
 
+@pytest.mark.parametrize("published", ["a100_80", "b200"])
+def test_a_gpu_that_nobody_published_is_less_sure_than_the_most_published(published):
+    # Not than an H100: its strangers err as much as those of all others.
+    known, kin = published_residuals(), on(published)
+    low, high = log_interval(known, kin)
+    far_low, far_high = log_interval(known, replace(kin, gpu="tomorrow"))
+    assert far_high - far_low > high - low
+
+
 def on(name):
     """``FEATURES`` on a shipped GPU."""
     gpu = load_catalogue().gpus[name]

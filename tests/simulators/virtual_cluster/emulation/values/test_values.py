@@ -16,12 +16,7 @@ from hypothesis import strategies as st  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
 from tests.simulators.virtual_cluster.emulation.values.rank import FakeRank  # noqa: E402
-from trainscout.simulators.virtual_cluster.emulation.values import Values  # noqa: E402
-from trainscout.simulators.virtual_cluster.emulation.values.defaults import (  # noqa: E402
-    EXACT_ELEMENTS,
-    IN_TURN,
-    INVENTED,
-)
+from trainscout.simulators.virtual_cluster.emulation.values import Values, defaults  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -92,7 +87,7 @@ def run(program: Sequence[Step], tensors: list[Any]) -> tuple[int, str]:
             made = STEPS[name](a, b, number)
         except (RuntimeError, IndexError) as error:
             return done, str(error)
-        if made.numel() <= EXACT_ELEMENTS:
+        if made.numel() <= defaults.EXACT_ELEMENTS:
             tensors.append(made)
     return len(program), ""
 
@@ -361,9 +356,9 @@ def test_what_nobody_knows_is_invented_by_its_kind(dtype: Any, kind: str) -> Non
         reading = rank.values.read(rank.unknown(2, dtype=dtype), "item")
     assert reading.value.dtype is dtype
     # Numbers differ, as rewards of a group do that scripts drop where all are equal.
-    second = IN_TURN[1] if kind == "float" else INVENTED[kind]
-    assert reading.value.tolist() == [INVENTED[kind], second]
-    assert (reading.grade, type(reading.value.tolist()[0])) == ("invented", type(INVENTED[kind]))
+    first = defaults.INVENTED[kind]
+    assert reading.value.tolist() == [first, defaults.IN_TURN[1] if kind == "float" else first]
+    assert (reading.grade, type(reading.value.tolist()[0])) == ("invented", type(first))
     assert reading.hint is not None
     assert "item" in reading.hint
 
