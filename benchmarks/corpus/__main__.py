@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -124,7 +125,7 @@ def _reason(code: int, output: str) -> str:
 def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
     """The page of the documentation; scripts without an outcome are counted and not shown."""
     ended = [each for each in outcomes if each.name in {entry["name"] for entry in entries}]
-    passing: dict[str, list[str]] = {}
+    passing = Counter[str]()
     failed = []
     for outcome in ended:
         if outcome.code:
@@ -132,7 +133,7 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
             reason = outcome.reason.replace("|", "/")[:110]
             failed.append(f"| {outcome.name} | {outcome.source} | {verdict}: {reason} |\n")
         else:
-            passing.setdefault(outcome.source.partition("@")[0], []).append(outcome.name)
+            passing[outcome.source.partition("@")[0]] += 1
     samples, without = [], Counter[str]()
     for day, names, listed in _samples():
         tried = [each for each in listed if "none" not in each]
@@ -152,8 +153,7 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
                 name = ", ".join(each["scripts"])
                 failed.append(f"| {name} | {each['source']} | {why} |\n")
             else:
-                repository = each["source"].partition("@")[0]
-                passing.setdefault(repository, []).extend(each["scripts"])
+                passing[each["source"].partition("@")[0]] += len(each["scripts"])
     return PAGE.read_text("utf-8").format(
         passed=sum(not each.code for each in ended),
         run=len(ended),
@@ -161,9 +161,10 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
         samples="".join(samples),
         failed="".join(failed),
         without=", ".join(f"{why} ({number})" for why, number in without.items() if number > 9),
-        passing="".join(
-            f"- {repository}: {', '.join(dict.fromkeys(names))}\n"
-            for repository, names in passing.items()
+        passing=textwrap.fill(
+            ", ".join(f"{repository} {number}" for repository, number in passing.items()),
+            width=100,
+            break_on_hyphens=False,
         ),
     )
 
