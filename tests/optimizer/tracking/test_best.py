@@ -2,7 +2,6 @@ import csv
 import io
 import json
 import logging
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,17 +122,6 @@ def test_the_command(found, capsys, monkeypatch):
     assert main(["best", "--uri", "mlflow.db"]) == 2
     assert main(["best", "--uri", "http://127.0.0.1:9"]) == 1
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_the_documented_sql(found):
-    (query,) = blocks(PAGE, "sql")
-    with sqlite3.connect(found.uri.removeprefix("sqlite:///")) as database:
-        database.row_factory = sqlite3.Row
-        rows = [dict(row) for row in database.execute(query)]
-    mine = [vars(row) for row in best_recipes(found)]
-    for row, same in zip(rows, mine, strict=True):
-        for name in ("model", "cluster", "gpu", "num_gpus", "recipe", "tokens_per_s_per_gpu"):
-            assert row[name] == same[name]
 
 
 def test_the_documented_python(found, monkeypatch):
