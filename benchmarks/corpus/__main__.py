@@ -162,10 +162,11 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
         failed="".join(failed),
         without=", ".join(f"{why} ({number})" for why, number in without.items() if number > 9),
         passing=textwrap.fill(
-            ", ".join(f"{repository} {number}" for repository, number in passing.items()),
+            ", ".join(f"{source} {number}" for source, number in passing.items() if number > 1),
             width=100,
             break_on_hyphens=False,
         ),
+        single=sum(number == 1 for number in passing.values()),
     )
 
 
