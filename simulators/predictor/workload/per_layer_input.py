@@ -6,6 +6,7 @@ from __future__ import annotations
 from trainscout.simulators.predictor.question.model import PerLayerInput
 
 from .elementwise import norm_ops
+from .embedding import table_gradient
 from .ir import Alloc, Streaming
 from .linear import linear
 from .part import Part
@@ -25,10 +26,9 @@ def table_part(shard: Shard, inputs: PerLayerInput) -> Part:
         *undone,
         *gradients,
     ]
+    table = inputs.vocab_size * width
     if shard.trains:
-        # As of words: its gradient is a dense tensor of the table's size.
-        lookup = Streaming("layer_table_bwd", "embedding_bwd", elements * (size + 8))
-        backward.insert(0, lookup)
+        backward = [*table_gradient(shard, "layer_table", elements, table), *backward]
     kept = shard.tokens * model.hidden_size * size if shard.trains else 0
     return Part(
         (
@@ -46,7 +46,7 @@ def table_part(shard: Shard, inputs: PerLayerInput) -> Part:
         ),
         forward_peak_bytes=elements * size,
         # Gradients of all layers' vectors gather while the layers run backward.
-        backward_peak_bytes=(2 * elements + inputs.vocab_size * width * shard.trains) * size,
+        backward_peak_bytes=(2 * elements + table * shard.trains) * size,
     )
 
 

@@ -63,6 +63,31 @@ def test_both_gradients_of_a_table_meet_in_a_third(fused: bool, tables: int) -> 
 
 
 @pytest.mark.parametrize(
+    ("tied", "training", "moved"),
+    [
+        (False, {}, {"bwd": 4, "accumulate": 2 + 2 * 4}),
+        (True, {}, {"bwd": 4, "accumulate": 2 + 2 * 4}),
+        # Autograd adds it to the head's, which is added to what is there.
+        (True, {"fused_wgrad": False}, {"bwd": 4, "accumulate": 3 * 2}),
+        # Autograd keeps the first micro-batch's as it comes.
+        (False, {"fused_wgrad": False, "torch_wrappers": True}, {"bwd": 4}),
+    ],
+)
+def test_a_lookup_has_a_dense_gradient(
+    tied: bool, training: dict[str, bool], moved: dict[str, int]
+) -> None:
+    """The table's gradient is zeroed and written, and added to what is there."""
+    job = make_job(replace(TINY, tied_embeddings=tied), training=training, zero_stage=3)
+    shard = Shard.of(job)
+    ops = [op for op in embedding_blocks(shard)[1].ops if isinstance(op, Streaming)]
+    looked_up = shard.tokens * 256 * shard.stream_bytes
+    table = TINY.padded_vocab_size(1) * 256
+    found = {op.name.removeprefix("embedding_"): op.bytes for op in ops}
+    assert found.pop("bwd") == looked_up + moved.pop("bwd") * table
+    assert found.pop("accumulate", 0) == moved.get("accumulate", 0) * table
+
+
+@pytest.mark.parametrize(
     ("sp", "forward", "backward"),
     [
         (False, [], ["all_reduce"]),
