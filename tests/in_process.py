@@ -23,5 +23,5 @@ def run_here(name: str, *arguments: str, cwd: Path) -> subprocess.CompletedProce
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
     ):
-        code = command(name)(arguments)
+        code = command(*name.split())(arguments)
     return subprocess.CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())

@@ -1,9 +1,6 @@
 import json
 
-import pytest
-
 from tests.e2e.commands import run
-from tests.in_process import run_here
 
 SHAPE = ["model=gpt13b", "cluster=a800_8", "training.global_batch_size=64"]
 SMALL = ["space=maya_table3"]
@@ -97,25 +94,3 @@ def test_nothing_that_fits_is_said_with_its_code(tmp_path):
     )
     assert "no recipe of the space fits" in done.stderr
     assert "If you change only one knob of a" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["a.tp=5"], "a.tp=5: "),
-        (["a.tpp=4"], "did you mean 'tp'?"),
-        (["a.tp=4", "b.pp=3"], "b.pp=3: "),
-        (["b.tp=2", "against=best"], "is given beside b.*"),
-        (["against=nowhere"], "against=nowhere"),
-        (["given=nothing.sh"], "given=nothing.sh: cannot be read"),
-        (["given=--tensor-model-parallel-size 5"], "cannot be launched"),
-        (["format=yaml"], "format=yaml"),
-        (["c.tp=4"], "c"),
-    ],
-)
-def test_bad_input_is_one_line_and_code_2(tmp_path, arguments, message):
-    done = run_here("explain", *SHAPE, *arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert message in done.stderr

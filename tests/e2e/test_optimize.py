@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.e2e.commands import SMALL, SMALLEST, command, environment, files_in, run
+from tests.e2e.commands import SMALL, SMALLEST, command, environment, run
 from tests.in_process import run_here
 from trainscout.simulators.predictor.question.recipe import KNOBS
 
@@ -125,12 +125,6 @@ def test_results_are_not_written_over_those_of_another_search(searched, storage,
     done = run_here("optimize", *SMALL, *storage, f"hydra.run.dir={directory}", cwd=tmp_path)
     assert done.returncode == 2
     assert "already holds a search" in done.stderr
-
-
-def test_an_unknown_framework_is_refused_before_anything_is_written(tmp_path):
-    done = run("optimize.py", "launch.framework=torchtitn", cwd=tmp_path, code=2)
-    assert "did you mean 'torchtitan'" in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_search_is_in_mlflow(searched):
@@ -268,51 +262,6 @@ def test_a_dead_tracking_server_costs_a_warning(tmp_path):
     assert "http://127.0.0.1:9" in warning
     assert "refused" in warning
     assert list(tmp_path.glob("outputs/*/*/top_recipes.json"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "stated"),
-    [
-        (["cluster=h100"], "h100_64"),
-        (["serch=tpe"], "did you mean 'search'"),
-        (["cluster.num_nodes=0"], "cluster.num_nodes=0"),
-        (["training.global_batch_size=-4"], "training.global_batch_size=-4"),
-        (["cluster.nic_gbps=nan"], "finite"),
-        (["search=cmaes", "objective=time_memory"], "takes one objective"),
-        (["objective.names=[speed]"], "step_time"),
-        (["space.knobs.tpp.choices=[1,2]"], "did you mean 'tp'"),
-        (["space.knobs.tensor_parallel=4"], "did you mean 'tp'"),
-        (["space.knobs.tp.choice=[1,2]"], "did you mean 'choices'"),
-        (["recipe.tp=8"], "a search chooses the recipe"),
-        (["cluster=v100_16"], "training.precision=bf16: v100_32 has no bf16"),
-        (["cluster.nccl_version=latest"], "cluster.nccl_version=latest"),
-        (["space.knobs.micro_batch.choices=[7]"], "no launchable recipe"),
-        (["space.knobs.tp.choices=[16]"], "16 does not divide the 8 GPUs"),
-        (["space.knobs.tp=3", "framework=any"], "space.knobs.tp=3: tp x pp x cp = 3"),
-        (["tracking.uri=mlflow"], "tracking.uri=mlflow"),
-        (["format=jsn"], "did you mean 'json'"),
-        (["\u2013seed=3"], "'\u2013' is no plain character"),
-        (["objective=cost,mfu"], "objective.names=[cost,mfu], for their Pareto front"),
-        (["simulator.measured_kernels=no.csv"], "simulator.measured_kernels=no.csv: cannot be"),
-        (["resume=true", "hydra.run.dir=nowhere"], "no search in nowhere"),
-        (["verbosity=quite"], "did you mean 'quiet'"),
-        (["hydra.run.dir=/dev/null/here"], "/dev/null is not a directory"),
-        (["resume=true"], "no search in outputs/gpt13b-a800_8"),
-        (["-m", "cluster=a800_8,h100x"], "h100x"),
-        (["-m", "cluster=a800_8,h100_64", "training.global_batch_size=64,0"], "out of range"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else " ".join(value),
-)
-def test_bad_input_is_met_at_the_door(tmp_path, arguments, stated):
-    flags = [argument for argument in arguments if argument == "-m"]
-    settings = [argument for argument in arguments if argument != "-m"]
-    done = run_here("optimize", *flags, *SMALL, *settings, cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert stated in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == ""
-    assert files_in(tmp_path) == {}
-    assert not list(tmp_path.iterdir())
 
 
 def test_an_exact_search_shows_and_keeps_its_proof(tmp_path):

@@ -90,10 +90,3 @@ def test_a_field_that_is_misspelt_or_left_out_of_an_own_file_is_named(wrong, sta
     done = run("optimize.py", "--config-dir", "mine", "model=ours", cwd=tmp_path, code=2)
     assert stated in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
-def test_a_directory_that_is_not_there_is_bad_input(tmp_path):
-    done = run("optimize.py", "--config-dir", "mine", "model=gpt13b", cwd=tmp_path, code=2)
-    assert "--config-dir" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert not list(tmp_path.iterdir())

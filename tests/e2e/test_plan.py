@@ -170,26 +170,6 @@ def test_what_changed_is_told_and_nothing_is_searched_again(first, place):
     assert len(told["changes"]) == 3
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("sweep.num_gpu=8", "did you mean 'num_gpus'"),
-        ("sweep.models=[llama3]", "model=llama3: is not a known choice"),
-        ("space.knobs.tp.choises=[1]", "space"),
-        ("format=yaml", "format=yaml"),
-        ("sweep.targets.day.days=2020-01-01", "2020-01-01: is past"),
-        ("sweep.price_scenarios.spot.b200=1", "is of a GPU that no cluster has"),
-        ("tracking.uri=mlflow", "tracking.uri=mlflow"),
-    ],
-)
-def test_wrong_input_is_refused_and_nothing_written(wrong, message, place, tmp_path):
-    (tmp_path / "mine").symlink_to(place / "mine")
-    done = run("plan.py", *ARGUMENTS, wrong, cwd=tmp_path, code=2)
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
 def test_two_runs_do_not_collide(first, place):
     before = files_in(place)
     with FileLock(place / "plans/ours/.running"):
