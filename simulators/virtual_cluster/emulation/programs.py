@@ -119,22 +119,25 @@ def set_environment(world_size: int, rank: int, local_world_size: int) -> None:
 class Programs:
     """Which process a rank's trace is of: a file says that one has trained, and its exit code.
 
-    ``command``: what such a process is started with, after the interpreter's name. ``child``:
-    whether this is one.
+    ``child``: whether this is one that the script started.
     """
 
-    def __init__(self, command: Sequence[str], local_rank: int, *, child: bool) -> None:
+    def __init__(self, *, child: bool) -> None:
         self._child = child
         if child:
             self._claim = Path(json.loads(os.environ[_SETTINGS])["claim"])
         else:
             self._claim = Path(tempfile.gettempdir(), f"trainscout-trained-{uuid.uuid4().hex}")
+
+    def follow(self, command: Sequence[str], local_rank: int) -> None:
+        """Let programs that the script starts begin anew with ``command``, after the interpreter's
+        name, where they train."""
         settings = {
             "command": list(command),
             "packages": ["torch", *PACKAGES],
             "claim": str(self._claim),
             "local_rank": str(local_rank),
-            "pid": None if child else os.getpid(),
+            "pid": None if self._child else os.getpid(),
         }
         os.environ[_SETTINGS] = json.dumps(settings)
         put_first("PATH", str(_starters()))
@@ -165,6 +168,12 @@ class Programs:
         trained = int(self._claim.read_text() or FAILURE)
         self._claim.unlink()
         return trained or (OK if enough else code)
+
+
+def trained_elsewhere() -> bool:
+    """Whether a process of the script's has trained."""
+    settings = os.environ.get(_SETTINGS)
+    return settings is not None and os.path.exists(json.loads(settings)["claim"])
 
 
 def _starters() -> Path:

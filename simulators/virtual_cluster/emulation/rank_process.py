@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -64,9 +64,12 @@ def become_host() -> None:
     """Install the emulation in this interpreter, a new one of ``multiprocessing``'s that has not
     imported torch: it imports the script again, which may look for a device or a vendor's package.
     Then, as in a forked process, it is a host without a device."""
-    virtual = start(unpacked(os.environ[_RANK]), ListSink())
+    options, may_train = unpacked(os.environ[_RANK])
+    virtual = start(options, ListSink())
     from .script_processes import enter_host, install_forks
 
+    if may_train:
+        virtual.state.be_rank = partial(_trace_child, options, virtual)
     install_forks(virtual.state)
     enter_host(virtual.state)
 
@@ -173,11 +176,11 @@ def prepared(options: RanksOptions) -> VirtualRank:
 
 def run_script(options: RankOptions, state: RankState) -> int:
     """Run a script as ``run_main`` does: 0, 1 when it fails, 3 where it does what the emulator
-    does not. Processes that it forks are hosts without a device."""
+    does not. Processes that it starts are hosts without a device."""
     from .script_processes import install_forks
 
     install_forks(state)
-    os.environ[_RANK] = packed(options)
+    os.environ[_RANK] = packed((options, state.be_rank is not None))
     put_first("PYTHONPATH", STARTUP)
     try:
         run_main(options.script)
@@ -271,12 +274,9 @@ def trace_rank(
     Raises:
         InputError: for a trace that cannot be written, or what the emulator refuses.
     """
-    began_s, cpu_s = time.perf_counter(), time.process_time()
-    writer = TraceWriter(options.trace, options.header())
-    if not waits_for_program(options.script):
-        watch(options.rank, virtual.state.recorder)
+    writer, ended = _begin_trace(before, programs, options, virtual)
     atexit.register(_end_processes, virtual.state.recorder)
-    read = before.watch()
+    virtual.state.be_rank = partial(_trace_child, options, virtual)
     try:
         code = run_rank(options, virtual, FileSink(writer))
     except InputError:
@@ -284,24 +284,67 @@ def trace_rank(
         raise
     # What the script left to be done when Python ends: it may use the device.
     atexit._run_exitfuncs()
+    return ended(code)
+
+
+def _trace_child(
+    options: RankOptions, virtual: VirtualRank, tell_parent: Callable[[], None]
+) -> Callable[[int], int]:
+    """A process of ``multiprocessing``'s that the script started is the rank, if it trains.
+
+    Returns:
+        What ends its trace, given the process's exit code.
+    """
+    recorder = virtual.state.recorder
+    writer, ended = _begin_trace(RanksBefore(), Programs(child=True), options, virtual)
+    recorder.restart(FileSink(writer))
+    recorder.most_steps = options.steps
+
+    def end(code: int) -> int:
+        gap = code and recorder.gaps
+        code = ended(EMULATOR_GAP if gap else code and FAILURE)
+        if gap or recorder.has_enough:
+            tell_parent()
+        return code
+
+    # What a process does at its end may wait for others.
+    recorder.when_enough = lambda: os._exit(end(OK))
+    return end
+
+
+def _begin_trace(
+    before: RanksBefore, programs: Programs, options: RankOptions, virtual: VirtualRank
+) -> tuple[TraceWriter, Callable[[int], int]]:
+    """Begin a rank's trace in this process: its writer, and what ends it after the script did."""
+    began_s, cpu_s = time.perf_counter(), time.process_time()
+    writer = TraceWriter(options.trace, options.header())
     state = virtual.state
-    gap = code == EMULATOR_GAP
-    if not programs.have_trace(gap or state.recorder.finished_steps > 0):
-        state.recorder.sink = ListSink()
-        writer.abandon()
+    if not waits_for_program(options.script):
+        watch(options.rank, state.recorder)
+    read = before.watch()
+
+    def ended(code: int) -> int:
+        gap = code == EMULATOR_GAP
+        if not programs.have_trace(gap or state.recorder.finished_steps > 0):
+            state.recorder.sink = ListSink()
+            writer.abandon()
+            virtual.close()
+            for finding in swallowed(state.recorder, options.rank, code):
+                _say(f"warning: {finding}")
+            return programs.ended_elsewhere(code, enough=options.steps is not None)
         virtual.close()
-        return programs.ended_elsewhere(code, enough=options.steps is not None)
-    virtual.close()
-    findings: tuple[Any, ...] = ()
-    if options.check and code == 0:
-        findings = check_trace(read_trace(options.trace))
-        findings += before.ended(options.rank, state.recorder.finished_steps, read)
-    findings += swallowed(state.recorder, options.rank, code)
-    spent = time.perf_counter() - began_s, time.process_time() - cpu_s
-    show_summary(state, options.trace, *spent, findings)
-    wrong = any(finding.certain or options.strict for finding in findings)
-    code = code if code or not wrong else IMPOSSIBLE_LAUNCHES
-    return programs.ended(code)
+        findings: tuple[Any, ...] = ()
+        if options.check and code == 0:
+            findings = check_trace(read_trace(options.trace))
+            findings += before.ended(options.rank, state.recorder.finished_steps, read)
+        findings += swallowed(state.recorder, options.rank, code)
+        spent = time.perf_counter() - began_s, time.process_time() - cpu_s
+        show_summary(state, options.trace, *spent, findings)
+        wrong = any(finding.certain or options.strict for finding in findings)
+        code = code if code or not wrong else IMPOSSIBLE_LAUNCHES
+        return programs.ended(code)
+
+    return writer, ended
 
 
 def _be_rank(
@@ -312,7 +355,8 @@ def _be_rank(
     program = replace(rank, trace=rank.trace.absolute(), payloads=payloads)
     _, *command = own_process(RANK_PROCESS, packed(replace(options, ranks=(program,))))
     local_rank = rank.rank % min(rank.local_world_size, rank.world_size)
-    programs = Programs(command, local_rank, child=rank.child)
+    programs = Programs(child=rank.child)
+    programs.follow(command, local_rank)
     if options.only_set_up:
         return set_up(rank, virtual)
     return trace_rank(before, programs, rank, virtual)

@@ -50,7 +50,8 @@ class RankState:
     until one does; ``functional`` answers functional collectives, which come through the
     dispatcher. They are set while installing. While ``peers_agree``, what other ranks send is what
     this rank holds; ``peers`` are those that run beside it, if any.
-    ``is_child``: a process the script forked, which has no device.
+    ``is_child``: a process the script started, which has no device. ``be_rank`` gives it one, and
+    begins the rank's trace in it, where that may be; ``end_rank`` ends that trace.
     """
 
     rank: int
@@ -74,6 +75,8 @@ class RankState:
     peers_agree: bool = False
     peers: Peers = field(init=False)
     is_child: bool = False
+    be_rank: Any = None
+    end_rank: Any = None
 
     def __post_init__(self) -> None:
         self.peers = Peers(None, self.rank)

@@ -199,9 +199,17 @@ class Recorder:
             EnoughStepsError: nobody asked for another step.
         """
         if self._optimizer_steps and self.finished_steps == self.most_steps:
-            self.has_enough = True
-            self.when_enough()
-            raise EnoughStepsError
+            self.enough()
+
+    def enough(self) -> None:
+        """End the script: what was asked for has been run.
+
+        Raises:
+            EnoughStepsError: always.
+        """
+        self.has_enough = True
+        self.when_enough()
+        raise EnoughStepsError
 
     def forward_begins(self) -> None:
         """A module is called from outside of any."""

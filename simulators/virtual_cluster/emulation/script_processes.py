@@ -20,35 +20,63 @@ from torch.utils.data._utils import collate
 
 from trainscout.simulators.predictor.io.own_process import end_with_parent
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.traces.events import Group
 
 from .device_mode import DeviceMode
 from .gaps import gap_left
-from .programs import find_program, run_main, set_environment
+from .programs import find_program, run_main, set_environment, trained_elsewhere
 from .rank_state import RankState
 from .sink import Untimed
 
-# Processes that a script starts, data-loader workers above all: hosts without a device.
+# Processes that a script starts, data-loader workers above all: hosts without a device, until they
+# ask for one.
 #
 # What they compute is real: no dispatch mode answers in place of torch, and tensors without data
 # that their parent made (large ones of its data set, perhaps) become zeros when they are touched.
 
 
 class _Host(TorchDispatchMode):
-    """Operations on tensors without data are computed on zeros; whoever wants a device is told at
-    once, for what reports at the end is another process."""
+    """Operations on tensors without data are computed on zeros. What first wants a device makes
+    the process one that may be the rank; where none can be had, that is told at once, for what
+    reports at the end is another process."""
 
     lacked = False
 
+    def __init__(self, state: RankState) -> None:
+        super().__init__()
+        self._state = state
+        # As on a GPU, a process that is forked of one that has used the device cannot use it.
+        self._may_have_device = not state.recorder.operations
+        self._has_device = False
+        self.sink = _Silent()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._has_device:
+            return func(*args, **kwargs)
         try:
-            named = {name: _real(value) for name, value in (kwargs or {}).items()}
+            named = {name: _real(value) for name, value in kwargs.items()}
             return func(*_real(tuple(args)), **named)
         except Exception as error:
-            if gap := gap_left(error):
+            gap = gap_left(error)
+            if gap is None:
+                raise
+            if self._state.be_rank is None or not self._may_have_device:
                 _Host.lacked = True
                 stated = f"gap of the emulator in a process of the script: {gap}"
                 sys.stderr.write(f"{stated} (only the process that is run has a device)\n")
-            raise
+                raise
+        self._take_device()
+        return func(*args, **kwargs)
+
+    def _take_device(self) -> None:
+        """This mode stays on top, and hands on to that of the device."""
+        self._has_device, state = True, self._state
+        state.is_child = False
+        state.end_rank = state.be_rank(_tell_parent)
+        for group in self.sink.groups:
+            state.recorder.emit(group)
+        DeviceMode(state).__enter__()
 
 
 def _real(value: Any) -> Any:
@@ -60,24 +88,45 @@ def _real(value: Any) -> Any:
 
 
 class _Silent(Untimed):
-    """A sink that drops events."""
+    """A sink that drops events but for groups, which a process may set up before it uses them."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
 
     def emit(self, event: Any) -> None:
         """Nothing is written."""
+        if isinstance(event, Group):
+            self.groups.append(event)
+
+
+def _tell_parent() -> None:
+    """It may wait for this process, which has done all that was asked for."""
+    if parent := multiprocessing.parent_process():
+        os.kill(parent.pid or 0, signal.SIGUSR2)
 
 
 def install_forks(state: RankState) -> None:
-    """Let processes forked from now on be without the emulation. Once per process. One that fails
-    since it wanted a device ends the run, for others may wait for it for ever."""
-    ForkingPickler.register(FakeTensor, lambda own: (_zeros, (tuple(own.shape), own.dtype)))
-    signal.signal(signal.SIGUSR2, process_without_device)
+    """Let processes forked from now on be without a device. Once per process. One that fails for
+    want of it, or was the rank and has done enough, ends the run: others may wait for it."""
+    ForkingPickler.register(FakeTensor, _pickled)
+
+    def end_run(*_: Any) -> None:
+        for child in multiprocessing.active_children():
+            child.terminate()
+        if trained_elsewhere():
+            state.recorder.enough()
+        process_without_device()
+
+    signal.signal(signal.SIGUSR2, end_run)
     module: Any = multiprocessing.process
     bootstrap = module.BaseProcess._bootstrap
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         code = bootstrap(self, *args, **kwargs)
+        if state.end_rank is not None:
+            return state.end_rank(code)
         if code and _Host.lacked:
-            os.kill(module.parent_process().pid, signal.SIGUSR2)
+            _tell_parent()
         return code
 
     module.BaseProcess._bootstrap = run
@@ -95,17 +144,25 @@ def install_forks(state: RankState) -> None:
     os.register_at_fork(before=before, after_in_child=after)
 
 
-def process_without_device(*_: Any) -> None:
-    """A process of the script failed for want of a device: end it and all others.
+def process_without_device() -> None:
+    """A process of the script failed for want of a device.
 
     Raises:
-        InputError: always, in the main thread.
+        InputError: always.
     """
     _Host.lacked = True
-    for child in multiprocessing.active_children():
-        child.terminate()
     asked, only = "asked for by a process of the script", "only the process that is run has one"
     raise InputError("cuda", asked, only, "a way of the script to train in that")
+
+
+def _pickled(own: FakeTensor) -> Any:
+    device = own._fake_device
+    return _zeros if device.type == "cpu" else _received, (tuple(own.shape), own.dtype)
+
+
+def _received(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """What a process shares of its device's memory."""
+    return torch.empty(shape, dtype=dtype, device="cuda")
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -114,13 +171,14 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 def enter_host(state: RankState) -> None:
     """Make this process a host without a device."""
-    state.is_child = True
-    state.recorder.sink = _Silent()
+    host = _Host(state)
+    state.is_child, state.end_rank = True, None
+    state.recorder.restart(host.sink)
     # Modules that prepare data are no steps.
     state.recorder.most_steps = None
     while torch._C._len_torch_dispatch_stack():
         _pop_mode()
-    _Host().__enter__()
+    host.__enter__()
     collate.default_collate_fn_map[FakeTensor] = _collate
 
 

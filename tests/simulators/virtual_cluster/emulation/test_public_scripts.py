@@ -301,7 +301,7 @@ if __name__ == "__main__":
         thread.start()
         thread.join()
         threading.Thread(target=connect).start()
-        process = multiprocessing.get_context("spawn").Process(target=work)
+        process = multiprocessing.get_context("fork").Process(target=work)
         process.start()
         process.join()
     for step in range(4):

@@ -44,25 +44,72 @@ def test_new_interpreters_of_a_script_have_what_it_imports(tmp_path: Path, metho
     assert run.code == 0, run.output
 
 
-# As libraries of reinforcement learning do: a learner of its own, for which the parent waits.
+# As libraries of reinforcement learning do: a learner of its own, actors that use the device too,
+# and a parent that waits for what nobody sends once the steps that were asked for are over.
 LEARNER = """
-import multiprocessing, torch
+import multiprocessing, sys, torch
+case, method = "%s", "%s"
 
-def learn(pipe):
-    pipe.send(torch.nn.Linear(4, 4).cuda()(torch.ones(2, 4).cuda()).sum().item())
+def act(ours, theirs):
+    layer = ours.recv()
+    assert layer.weight.is_cuda and layer(torch.ones(2, 4).cuda()).shape == (2, 4)
+    theirs.send("acted")
+
+class Learner(multiprocessing.get_context(method).Process):
+    def __init__(self, *pipes):
+        super().__init__()
+        self.pipes = pipes
+
+    def run(self):
+        actor, parent = self.pipes
+        layer = torch.nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(layer.parameters())
+        actor.send(layer)
+        assert actor.recv() == "acted"
+        for step in range(1 if case == "failing" else 3):
+            layer(torch.ones(2, 4).cuda()).sum().backward()
+            optimizer.step()
+        if case == "failing":
+            raise ValueError("after a step")
+        parent.send("over")
 
 if __name__ == "__main__":
-    ours, theirs = multiprocessing.Pipe()
-    learner = multiprocessing.Process(target=learn, args=(theirs,))
-    other = multiprocessing.Process(target=multiprocessing.Pipe()[0].recv)
-    other.start()
+    if case == "late":
+        torch.ones(2).cuda()
+    pipes = [multiprocessing.Pipe() for _ in range(2)]
+    actor = multiprocessing.get_context(method).Process(target=act, args=(pipes[0][1],) * 2)
+    learner = Learner(pipes[0][0], pipes[1][1])
+    actor.start()
     learner.start()
-    ours.recv()
+    if case != "failing":
+        pipes[1][0].recv()
+    learner.join()
+    sys.exit(learner.exitcode)
 """
 
 
-def test_a_process_that_wants_a_device_ends_the_run(tmp_path: Path) -> None:
-    (tmp_path / "learner.py").write_text(LEARNER)
+@pytest.mark.parametrize(
+    ("case", "method", "options", "code", "steps"),
+    [
+        ("whole", "fork", (), 0, 3),
+        ("whole", "spawn", (), 0, 3),
+        ("two steps", "forkserver", ("--steps", 2), 0, 2),
+        ("failing", "fork", (), 1, 1),
+    ],
+)
+def test_a_process_that_trains_is_the_rank(
+    case: str, method: str, options: tuple[str, ...], code: int, steps: int, tmp_path: Path
+) -> None:
+    (tmp_path / "learner.py").write_text(LEARNER % (case, method))
+    script = str(tmp_path / "learner.py")
+    run = emulate(tmp_path, script, "--world-size", "1", *options, check=True)
+    assert run.code == code, run.output
+    done = {each.step for each in run.trace.events if isinstance(each, Phase)}
+    assert done == set(range(steps))
+
+
+def test_a_process_forked_of_one_that_used_the_device_cannot(tmp_path: Path) -> None:
+    (tmp_path / "learner.py").write_text(LEARNER % ("late", "fork"))
     run = emulate(tmp_path, str(tmp_path / "learner.py"), "--world-size", "1")
     assert run.code == 3, run.output
     assert "cuda=asked for by a process of the script: only the process that is" in run.output
