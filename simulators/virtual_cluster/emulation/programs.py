@@ -33,9 +33,14 @@ _BIN = str(Path(sys.executable).parent)
 _PYTHON = """#!/bin/sh
 PYTHONPATH='{startup}':"$PYTHONPATH" exec '{bin}'/"${{0##*/}}" "$@"
 """
-# Whatever stands before the program are options.
+# Whatever stands before the program are options; a value that is a word of its own may be the name
+# of one (a job called test) or a folder.
 _RANKS = """#!/bin/sh
-while [ $# -gt 1 ] && ! command -v -- "$1" >/dev/null; do shift; done
+while [ $# -gt 1 ] && { [ -d "$1" ] || ! command -v -- "$1" >/dev/null; }; do
+    case $1 in *=*) ;; -[JpACweoD]|--job-name|--partition|--account|--qos|--constraint| \
+        --nodelist|--output|--error|--chdir|--comment|--reservation|--container-*) shift;; esac
+    shift
+done
 export SLURM_PROCID=$RANK SLURM_LOCALID=$LOCAL_RANK SLURM_NTASKS=$WORLD_SIZE
 export SLURM_NPROCS=$WORLD_SIZE SLURM_NODEID=$GROUP_RANK
 export SLURM_NNODES=$GROUP_WORLD_SIZE SLURM_JOBID=1

@@ -56,8 +56,13 @@ def _begin() -> None:
             become_host()
         if words[0] == "-c" and _NO_PROGRAM.match(code):
             return
-    # What comes through standard input cannot begin anew.
-    if text and words[0] not in ("", "-"):
+    if text and words[0] in ("", "-"):
+        if not sys.stdin.isatty():
+            # What comes through standard input can be read once, and may have to begin anew.
+            own = len(sys.orig_argv) - len(words) if words[0] else None
+            again = ["-c", sys.stdin.read(), *words[1:]]
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:own], *again])
+    elif text:
         sys.meta_path.insert(0, _Finder(json.loads(text), words))
 
 

@@ -231,12 +231,17 @@ STARTED_BY = {
 devices=$(python -c "import torch; print(torch.cuda.device_count())")
 torchrun --nproc_per_node $devices training.py || exit 7
 python training.py
-srun -N 4 --mpi none python -c "import torch; print('evaluated')"
+srun -J test -D /tmp -N 4 --mpi none python -c "import torch; print('evaluated')"
 cat no_such_checkpoint
 """,
     # A rank of low-rank adapters, and code beside its option.
     "adapters.sh": """
 python -c"import runpy; runpy.run_path('training.py')" --rank 16 || exit 7
+""",
+    "read.sh": """
+python -u - --local_rank 3 <<EOF || exit 7
+$(cat training.py)
+EOF
 """,
     "replaced.py": """
 import os, sys
