@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.workload.ir import Block, Collective, Gemm
+from typing import Any
+
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Block,
+    Collective,
+    Gemm,
+    GroupedGemm,
+    Op,
+    kernel_flops,
+)
+from trainscout.simulators.predictor.workload.megatron import build_workload
 
 # Bytes one rank sends over its links, in units of the collective's size times (t - 1)/t.
 STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
@@ -18,4 +30,19 @@ def wire_bytes(block: Block, communicator: str, *, exposed: bool = False) -> int
 
 
 def flops(block: Block) -> int:
-    return sum(2 * op.m * op.n * op.k * op.batch for op in block.ops if isinstance(op, Gemm))
+    """Of its products, without attention."""
+    return sum(kernel_flops(op) for op in block.ops if isinstance(op, Gemm | GroupedGemm))
+
+
+def operations(job: Job, way: str, kinds: Any = Gemm | Attention) -> list[Op]:
+    """Those of the only stage's ``forward`` or ``backward``, each as often as it runs."""
+    (stage,) = build_workload(job).stages
+    runs = stage.chunks[0].runs
+    return [
+        op for run in runs for op in getattr(run, way).ops * run.count if isinstance(op, kinds)
+    ]
+
+
+def work(job: Job, way: str) -> int:
+    """FLOPs of products and of attention."""
+    return sum(map(kernel_flops, operations(job, way)))

@@ -6,27 +6,18 @@ from typing import Any
 import pytest
 
 from tests.simulators.jobs import LLAMA, TRANSLATING, make_job
+from tests.simulators.predictor.workload.blocks import operations, work
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import Mixer
 from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.workload.ir import Attention, Gemm, kernel_flops
+from trainscout.simulators.predictor.workload.ir import Attention
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 # 32 words into an encoder of width 256 with 8 heads of 64; the decoder has 8 of 32, two for keys.
 _WORDS, _WIDTH = 32, 256
-
-
-def products(job: Any, way: str) -> float:
-    (stage,) = build_workload(job).stages
-    return sum(
-        kernel_flops(op) * run.count
-        for run in stage.chunks[0].runs
-        for op in getattr(run, way).ops
-        if isinstance(op, Gemm | Attention)
-    )
 
 
 def test_a_decoder_counts_its_encoder_and_what_looks_at_it() -> None:
@@ -45,16 +36,10 @@ def test_a_decoder_counts_its_encoder_and_what_looks_at_it() -> None:
 def test_its_operations_do_what_flops_count() -> None:
     job = make_job(TRANSLATING, batch=8)
     flops = step_flops(job)
-    assert products(job, "forward") == pytest.approx(flops.causal / 3 / 8, rel=1e-9)
+    assert work(job, "forward") == pytest.approx(flops.causal / 3 / 8, rel=1e-9)
     # Of a core's backward pass, which recomputes scores, kernels do five products for two.
-    assert products(job, "backward") > 2 * products(job, "forward")
-    (stage,) = build_workload(job).stages
-    cores = [
-        op
-        for run in stage.chunks[0].runs
-        for op in run.forward.ops
-        if isinstance(op, Attention) and op.name.startswith("cross")
-    ]
+    assert work(job, "backward") > 2 * work(job, "forward")
+    cores = [op for op in operations(job, "forward", Attention) if op.name.startswith("cross")]
     assert {(op.seq_q, op.seq_k, op.causal) for op in cores} == {
         (TRANSLATING.sequence_length, _WORDS, False)
     }
@@ -63,8 +48,8 @@ def test_its_operations_do_what_flops_count() -> None:
 def test_unfused_attention_across_multiplies_as_much() -> None:
     job = make_job(TRANSLATING, batch=8, training={"attention": "unfused"})
     check_job(job)
-    assert products(job, "forward") == pytest.approx(step_flops(job).model / 3 / 8, rel=1e-9)
-    assert products(job, "backward") == pytest.approx(2 * products(job, "forward"), rel=0.01)
+    assert work(job, "forward") == pytest.approx(step_flops(job).model / 3 / 8, rel=1e-9)
+    assert work(job, "backward") == pytest.approx(2 * work(job, "forward"), rel=0.01)
 
 
 def test_the_output_of_the_encoder_is_kept_once_and_keys_by_every_layer() -> None:

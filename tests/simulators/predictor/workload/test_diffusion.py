@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import CROSSING, JOINED, make_job
+from tests.simulators.predictor.workload.blocks import operations, work
 from trainscout.commands.listing import parameters
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.flops import step_flops
@@ -13,7 +14,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.workload.ir import Attention, Gemm, Streaming, kernel_flops
+from trainscout.simulators.predictor.workload.ir import Attention, Streaming, kernel_flops
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 
@@ -31,29 +32,13 @@ def test_parameters_are_those_of_diffusers(name: str, count: int) -> None:
     assert parameters(load_catalogue().models[name]) == count
 
 
-def kernels(job, way: str):
-    (stage,) = build_workload(job).stages
-    return [
-        (op, run.count)
-        for run in stage.chunks[0].runs
-        for op in getattr(run, way).ops
-        if isinstance(op, Gemm | Attention)
-    ]
-
-
-def work(job, way: str) -> float:
-    return sum(kernel_flops(op) * count for op, count in kernels(job, way))
-
-
 @pytest.mark.parametrize("model", [CROSSING, JOINED])
 def test_products_are_what_flops_count(model) -> None:
     """But for texts and conditions ahead of the layers, and what makes modulations."""
     job = make_job(model, batch=8)
     ahead = ("text", "condition", "modulation")
     counted = sum(
-        kernel_flops(op) * count
-        for op, count in kernels(job, "forward")
-        if not op.name.startswith(ahead)
+        kernel_flops(op) for op in operations(job, "forward") if not op.name.startswith(ahead)
     )
     text = model.diffusion.text_tokens if model is JOINED else 0
     # Patches alone go in and out, where FLOPs count every token.
@@ -69,7 +54,7 @@ def test_products_are_what_flops_count(model) -> None:
 
 def test_attention_sees_all_latents_and_across_them_the_text() -> None:
     for model, seen in ((CROSSING, {64, 16}), (JOINED, {64})):
-        found = [op for op, _ in kernels(make_job(model), "forward") if isinstance(op, Attention)]
+        found = operations(make_job(model), "forward", Attention)
         assert {op.seq_k for op in found} == seen
         assert not any(op.causal for op in found)
 
@@ -77,15 +62,14 @@ def test_attention_sees_all_latents_and_across_them_the_text() -> None:
 def test_latents_are_cut_and_look_at_the_whole_text() -> None:
     job = make_job(CROSSING, cp=4)
     check_job(job)
-    cores = [op for op, _ in kernels(job, "forward") if isinstance(op, Attention)]
+    cores = operations(job, "forward", Attention)
     assert {op.seq_k for op in cores if op.name.startswith("cross")} == {16}
 
 
 def test_the_ring_visits_every_key_whole() -> None:
     alone, cut = make_job(JOINED), make_job(JOINED, cp=4)
     one, four = (
-        sum(kernel_flops(op) * n for op, n in kernels(job, "forward") if isinstance(op, Attention))
-        for job in (alone, cut)
+        sum(map(kernel_flops, operations(job, "forward", Attention))) for job in (alone, cut)
     )
     assert one == 4 * four
 
@@ -105,9 +89,8 @@ def test_eager_modulation_moves_and_keeps_more() -> None:
     )
 
     def modulated(job) -> int:
-        (stage,) = build_workload(job).stages
-        ops = [op for run in stage.chunks[0].runs for op in run.forward.ops]
-        return sum(op.bytes for op in ops if isinstance(op, Streaming) and "modul" in op.name)
+        ops = operations(job, "forward", Streaming)
+        return sum(op.bytes for op in ops if "modul" in op.name)
 
     assert modulated(fused) == 0 < modulated(eager)
 
@@ -115,12 +98,11 @@ def test_eager_modulation_moves_and_keeps_more() -> None:
 @pytest.mark.parametrize("model", [CROSSING, JOINED])
 def test_adapters_have_the_only_gradients_of_weights(model) -> None:
     whole, adapted = (make_job(model, training={"lora": lora}) for lora in (None, Lora(8)))
-    gradients = [op for op, _ in kernels(adapted, "backward") if op.name.endswith("_wgrad")]
+    gradients = [op for op in operations(adapted, "backward") if op.name.endswith("_wgrad")]
     assert gradients
     assert all("_lora_" in op.name for op in gradients)
     # Queries, keys and values, outputs, and both layers of the MLP: two factors a layer.
-    found = ((op, count) for op, count in kernels(adapted, "backward") if op in gradients)
-    sizes = sum(op.m * op.n * count for op, count in found)
+    sizes = sum(op.m * op.n for op in gradients)
     (stage,) = build_workload(adapted).stages
     runs = stage.chunks[0].runs
     assert sum(run.parameters.total * run.count for run in runs) == sizes

@@ -6,13 +6,16 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import (
+    ALTERNATING,
     DELTA,
     GATED,
     HYBRID,
     LIGHTNING,
     LLAMA,
+    SHARING,
     SPARSE,
     SSM,
+    STREAMS,
     UNCUT,
     make_job,
 )
@@ -49,6 +52,12 @@ from trainscout.simulators.predictor.workload.shard import Shard
 
 MODELS = (HYBRID, SPARSE, GATED)
 LAYERS = [(model, layer) for model in MODELS for layer in model.layer_kinds]
+# Of models that no framework cuts.
+WHOLE = [
+    (model, layer, 1)
+    for model in (UNCUT, STREAMS, SHARING, ALTERNATING)
+    for layer in model.layer_kinds
+]
 
 
 def only(mixer: Mixer, base: Model = LLAMA) -> Model:
@@ -67,15 +76,9 @@ def passes(model: Model, recompute: str = "none", **recipe: object) -> tuple[lis
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("layer", UNCUT.layer_kinds)
-def test_what_no_framework_cuts_frees_what_it_kept(layer: Layer, recompute: str) -> None:
-    forward, backward = layer_blocks(Shard.of(make_job(UNCUT)), layer, recompute)
-    assert forward.saved_bytes == -backward.saved_bytes > 0
-
-
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize(("model", "layer"), LAYERS)
-@pytest.mark.parametrize("tp", [1, 4])
+@pytest.mark.parametrize(
+    ("model", "layer", "tp"), [(*each, tp) for each in LAYERS for tp in (1, 4)] + WHOLE
+)
 def test_a_backward_pass_frees_what_the_forward_pass_kept(
     model: Model, layer: Layer, recompute: str, tp: int
 ) -> None:

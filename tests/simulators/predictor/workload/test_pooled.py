@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import CLASSES, HEARD, IMAGES, make_job
+from tests.simulators.predictor.workload.blocks import operations, work
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.question.errors import InputError
@@ -13,28 +14,12 @@ from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.tuning import Dpo
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.workload.ir import Attention, Collective, Gemm, kernel_flops
+from trainscout.simulators.predictor.workload.ir import Collective, Gemm
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 MODELS = load_catalogue().models
 TOKENS = replace(CLASSES, name="tokens", pooled=Pooled((256, 9), every_token=True))
 CLIP = MODELS["clip_vit_l14"]
-
-
-def operations(job, way: str, kinds: tuple[type, ...]):
-    (stage,) = build_workload(job).stages
-    runs = stage.chunks[0].runs
-    return [
-        op
-        for run in runs
-        for op in getattr(run, way).ops
-        if isinstance(op, kinds)
-        for _ in range(run.count)
-    ]
-
-
-def work(job, way: str) -> float:
-    return sum(map(kernel_flops, operations(job, way, (Gemm, Attention))))
 
 
 @pytest.mark.parametrize("model", [IMAGES, CLASSES, TOKENS, HEARD, CLIP, MODELS["siglip_so400m"]])
@@ -50,10 +35,10 @@ def test_pairs_are_gathered_and_their_gradients_summed(contrastive: str, ranks: 
     job = make_job(model, batch=32, micro_batch=4)
     gathered = [4 * ranks * 768 * 2] * (2 if ranks > 1 else 0)
     for way, kind in (("forward", "all_gather"), ("backward", "reduce_scatter")):
-        found = [op for op in operations(job, way, (Collective,)) if op.communicator == "dp"]
+        found = [op for op in operations(job, way, Collective) if op.communicator == "dp"]
         assert [op.bytes for op in found] == gathered
         assert {op.kind for op in found} <= {kind}
-    pairs = [op for op in operations(job, "forward", (Gemm,)) if op.name.endswith("_pairs")]
+    pairs = [op for op in operations(job, "forward", Gemm) if op.name.endswith("_pairs")]
     assert [(op.m, op.n, op.k) for op in pairs] == [(4, 4 * ranks, 768)] * 2
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, make_job
+from tests.simulators.predictor.workload.blocks import flops
 from trainscout.simulators.predictor.question.knobs.recomputation import (
     DEFAULT_RECOMPUTE_MODULES,
     RECOMPUTE_MODULES,
@@ -18,7 +19,7 @@ from trainscout.simulators.predictor.question.knobs.recomputation import (
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER, plain_layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
-from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Block, Free, Gemm
+from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Block, Free
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
 
@@ -42,10 +43,6 @@ def blocks(model: Model, modules: str, **recipe: Any) -> tuple[Block, Block]:
     return layer_blocks(shard, plain_layer(is_moe), "selective", modules)
 
 
-def products(block: Block) -> int:
-    return sum(op.m * op.n * op.k for op in block.ops if isinstance(op, Gemm))
-
-
 def test_per_operation_policy_of_a_llama_layer() -> None:
     # Bytes a token: the layer's input, query, attention output, gate and down products at 2 bytes,
     # the value of 8 heads of 128, and one fp32 statistic a head.
@@ -55,7 +52,7 @@ def test_per_operation_policy_of_a_llama_layer() -> None:
     # Key, output and up projections run again; attention does not.
     plain = layer_blocks(Shard.of(make_job(LLAMA_8B)), DENSE_LAYER, "none")[1]
     again = 8192 * 4096 * (1024 + 4096 + 14336)
-    assert products(backward) - products(plain) == again
+    assert flops(backward) - flops(plain) == 2 * again
     assert not any(isinstance(op, Attention) and op.pass_ == "fwd" for op in backward.ops)
 
 
@@ -155,7 +152,7 @@ def test_between_nothing_and_everything(
     if chosen != "operations":
         assert full[0].saved_bytes <= forward.saved_bytes <= none[0].saved_bytes
         assert len(none[1].ops) <= len(backward.ops) + len(none[0].ops)
-    assert products(none[1]) <= products(backward) <= products(full[1])
+    assert flops(none[1]) <= flops(backward) <= flops(full[1])
     taken = Counter({op.tag: op.bytes for op in forward.ops if isinstance(op, Alloc)})
     assert taken == Counter({op.tag: op.bytes for op in backward.ops if isinstance(op, Free)})
     assert forward.saved_bytes == -backward.saved_bytes

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import LLAMA, MLA_MOE, MOE, SEEING, SPARSE, TINY, make_job
+from tests.simulators.predictor.workload.blocks import operations
 from trainscout.simulators.predictor.answer.flops import attention_core_flops, step_flops
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tuning import Lora
@@ -31,17 +32,6 @@ def parameters(job):
     return build_workload(job).stages[0].parameters
 
 
-def products(job, pass_):
-    runs = build_workload(job).stages[0].chunks[0].runs
-    blocks = [(getattr(run, pass_), run.count) for run in runs]
-    return [
-        op
-        for block, count in blocks
-        for op in block.ops * count
-        if isinstance(op, ir.Gemm | ir.GroupedGemm)
-    ]
-
-
 @pytest.mark.parametrize("tp", [1, 4])
 def test_adapters_have_as_many_parameters_as_their_factors(tp: int) -> None:
     h, f, kv, r = 256, 704, 2 * 32, 8
@@ -64,12 +54,14 @@ def test_experts_have_an_adapter_each() -> None:
 
 @pytest.mark.parametrize("model", [TINY, LLAMA, MOE, MLA_MOE])
 def test_frozen_weights_have_no_gradient_products(model) -> None:
-    made = [op for op in products(tuned(model), "backward") if op.name.endswith("_wgrad")]
-    assert made
-    assert all("_lora_" in op.name for op in made)
-    forward = sum(map(ir.kernel_flops, products(tuned(model), "forward")))
-    backward = sum(map(ir.kernel_flops, products(tuned(model), "backward")))
-    plain = sum(map(ir.kernel_flops, products(tuned(model, lora=None), "forward")))
+    kinds = ir.Gemm | ir.GroupedGemm
+    made = operations(tuned(model), "backward", kinds)
+    gradients = [op.name for op in made if op.name.endswith("_wgrad")]
+    assert gradients
+    assert all("_lora_" in name for name in gradients)
+    forward = sum(map(ir.kernel_flops, operations(tuned(model), "forward", kinds)))
+    plain = sum(map(ir.kernel_flops, operations(tuned(model, lora=None), "forward", kinds)))
+    backward = sum(map(ir.kernel_flops, made))
     # Weights once, adapters twice: forward is weights and adapters.
     assert backward == plain + 2 * (forward - plain)
 
