@@ -16,6 +16,7 @@ import pytest
 
 from tests.knobs import values_of
 from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, MLA_MOE, make_job
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.pruning.equivalence import canonical
 from trainscout.reports.launch.directory import FRAMEWORKS
 from trainscout.reports.launch.launch import Launch
@@ -23,9 +24,11 @@ from trainscout.reports.wording import format_recipe
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
+CATALOGUE = load_catalogue()
 # Wide enough for gradients to fill several buckets, few layers that divide in many ways.
 GPT = replace(GPT175B, name="gpt", num_layers=12)
 EXPERTS = replace(MIXTRAL_8X7B, name="experts", num_layers=12)
@@ -170,6 +173,16 @@ def test_the_exchange_of_experts_is_in_the_words() -> None:
     job = base_job("experts")
     changed = replace(job.recipe, overlap_moe_expert_parallel_comm=True)
     assert format_recipe(changed, job.dp).endswith("overlap=ep")
+
+
+@pytest.mark.parametrize("framework", [each for each in CATALOGUE.frameworks.values() if each.launch])
+def test_a_framework_declares_the_schedules_that_its_launch_files_have(framework: Framework) -> None:
+    chunks = {name: 2 if SCHEDULES[name].ends_meet else 1 for name in SCHEDULES}
+    for schedule in (name for name in SCHEDULES if name in framework.schedules):
+        recipe = {"pp": 2, "vpp": chunks[schedule], "schedule": schedule}
+        job = replace(make_job(LLAMA, **recipe), framework=framework)
+        launch = FRAMEWORKS[framework.launch[0]](job)
+        assert not any("schedule" in lack for lack in launch.unsupported)
 
 
 @pytest.mark.parametrize(
