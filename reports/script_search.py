@@ -147,7 +147,7 @@ def save_script_search(
 
 
 def _start_script(launch: Launch, world_size: int, per_node: int) -> str:
-    """The best launch under torchrun; nodes and rendezvous are the machine's to say."""
+    """The best launch, a script under torchrun; nodes and rendezvous are the machine's to say."""
     lines = ["#!/usr/bin/env bash", "set -euo pipefail", 'cd "${WORK_DIR:-.}"']
     lines += [f"export {name}={shlex.quote(value)}" for name, value in launch.start.environment]
     words = []
@@ -158,8 +158,10 @@ def _start_script(launch: Launch, world_size: int, per_node: int) -> str:
         words.append(quoted)
     if launch.start.files:
         lines.insert(2, 'HERE="$(cd "$(dirname "$0")" && pwd)"')
-    nodes = -(-world_size // per_node)
-    lines.append(f'torchrun --nnodes {nodes} --nproc-per-node {per_node} "$@" {" ".join(words)}')
+    if words[0] == "-m" or words[0].endswith(".py"):
+        nodes = -(-world_size // per_node)
+        words = [f'torchrun --nnodes {nodes} --nproc-per-node {per_node} "$@"', *words]
+    lines.append(" ".join(words))
     return "\n".join(lines) + "\n"
 
 

@@ -39,7 +39,7 @@ from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ra
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
 from .imbalance import Imbalance
-from .programs import find_program, is_python
+from .programs import find_program
 from .rank_process import RankOptions, RanksOptions
 from .vendor import PACKAGES
 from .virtual_rank import check_platform, check_ranks
@@ -116,7 +116,7 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
 
-def script_fields(args: argparse.Namespace, *, programs: bool = False) -> dict[str, Any]:
+def script_fields(args: argparse.Namespace) -> dict[str, Any]:
     """Fields of ``RankOptions`` from the options of ``add_script``; as ``checked_script``.
 
     Raises:
@@ -137,7 +137,7 @@ def script_fields(args: argparse.Namespace, *, programs: bool = False) -> dict[s
             "(?<=histogram=)[^,]+", lambda file: os.path.abspath(file[0]), args.moe_imbalance
         ),
         "without": args.without,
-        "script": checked_script(args.script, programs=programs),
+        "script": checked_script(args.script),
     }
 
 
@@ -150,8 +150,8 @@ def check_module(option: str, module: str, *folders: str) -> None:
     raise InputError(option, module, "is not installed", "modules of the script")
 
 
-def checked_script(words: Sequence[str], *, programs: bool = False) -> tuple[str, ...]:
-    """What follows ``--`` on a command line; ``programs``: Python need not run it.
+def checked_script(words: Sequence[str]) -> tuple[str, ...]:
+    """What follows ``--`` on a command line.
 
     Raises:
         InputError: for what is no script and no module.
@@ -168,8 +168,6 @@ def checked_script(words: Sequence[str], *, programs: bool = False) -> tuple[str
     found = find_program(script[0])
     if found is None:
         raise InputError("script", script[0], "is no file and no program", f"{file} or {module}")
-    if not programs and not is_python(found):
-        raise InputError("script", script[0], "is not run by Python", f"{file}: what it starts")
     return (found, *script[1:])
 
 
@@ -268,7 +266,7 @@ def _options(args: argparse.Namespace, rank: int) -> RankOptions:
         payloads=args.payloads,
         steps=args.steps,
         strict=args.strict,
-        **script_fields(args, programs=True),
+        **script_fields(args),
     )
 
 

@@ -124,15 +124,15 @@ def set_environment(world_size: int, rank: int, local_world_size: int) -> None:
 class Programs:
     """Which process a rank's trace is of: a file says that one has trained, and its exit code.
 
-    ``child``: whether this is one that the script started.
+    ``child``: whether this is one that the script started. ``claim`` is that file.
     """
 
     def __init__(self, *, child: bool) -> None:
         self._child = child
         if child:
-            self._claim = Path(json.loads(os.environ[_SETTINGS])["claim"])
+            self.claim = Path(json.loads(os.environ[_SETTINGS])["claim"])
         else:
-            self._claim = Path(tempfile.gettempdir(), f"trainscout-trained-{uuid.uuid4().hex}")
+            self.claim = Path(tempfile.gettempdir(), f"trainscout-trained-{uuid.uuid4().hex}")
 
     def follow(self, command: Sequence[str], local_rank: int) -> None:
         """Let programs that the script starts begin anew with ``command``, after the interpreter's
@@ -140,19 +140,23 @@ class Programs:
         settings = {
             "command": list(command),
             "packages": ["torch", *PACKAGES],
-            "claim": str(self._claim),
+            "claim": str(self.claim),
             "local_rank": str(local_rank),
             "pid": None if self._child else os.getpid(),
         }
         os.environ[_SETTINGS] = json.dumps(settings)
         put_first("PATH", str(_starters()))
 
+    def forget(self) -> None:
+        """Let programs that the script starts be as they are."""
+        os.environ.pop(_SETTINGS, None)
+
     def have_trace(self, trained: bool) -> bool:
         """Whether the rank's trace is that of this process, which has ``trained``."""
         if not self._child or not trained:
-            return not self._child and (trained or not self._claim.exists())
+            return not self._child and (trained or not self.claim.exists())
         try:
-            self._claim.touch(exist_ok=False)
+            self.claim.touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
@@ -160,9 +164,9 @@ class Programs:
     def ended(self, code: int) -> int:
         """The process whose trace it is has ended with ``code``."""
         if self._child:
-            self._claim.write_text(str(code))
+            self.claim.write_text(str(code))
         else:
-            self._claim.unlink(missing_ok=True)
+            self.claim.unlink(missing_ok=True)
         return code
 
     def ended_elsewhere(self, code: int, *, enough: bool) -> int:
@@ -170,8 +174,8 @@ class Programs:
         which trained and, if nothing ended that after ``enough`` steps, of what came after it."""
         if self._child:
             return code
-        trained = int(self._claim.read_text() or FAILURE)
-        self._claim.unlink()
+        trained = int(self.claim.read_text() or FAILURE)
+        self.claim.unlink()
         return trained or (OK if enough else code)
 
 

@@ -210,7 +210,9 @@ def _options(
         gpu=gpu.name,
         **script,
     )
-    return LiveOptions("", job, who.simulated, cost, args.traces, args.preload)
+    # The script may be in another folder.
+    traces = args.traces and args.traces.absolute()
+    return LiveOptions("", job, who.simulated, cost, traces, args.preload)
 
 
 def _usual_cluster(world_size: int, gpu: Gpu | None) -> str:

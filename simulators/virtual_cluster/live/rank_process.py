@@ -38,6 +38,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
 )
 from trainscout.simulators.virtual_cluster.emulation.report import swallowed
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
+from trainscout.simulators.virtual_cluster.emulation.whole_command import find_training
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 
@@ -98,6 +99,7 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
         os.dup2(output.fileno(), descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     writer = _trace_writer(options, rank)
+    job = find_training(replace(options.job, rank=rank))
     clock = HostClock(options.cost, Launches())
     sink = LiveSink(
         connection,
@@ -111,7 +113,7 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     virtual.state.values.send_by(_LivePost(sink))
     virtual.state.peers = Peers(sink, rank)
     keep_time(RankTime(sink, recorder, options.cost.gap_factor))
-    code = run_script(replace(options.job, rank=rank), virtual.state)
+    code = run_script(job, virtual.state)
     for finding in swallowed(recorder, rank, code):
         print(f"warning: {finding}", file=sys.stderr)
     if code == OK and not recorder.finished_steps:

@@ -27,6 +27,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
 )
 from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank
+from trainscout.simulators.virtual_cluster.emulation.whole_command import find_training
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter
 
 MODULE = "trainscout.simulators.virtual_cluster.trials.rank_server"
@@ -72,7 +73,7 @@ def _run(request: RankRequest, virtual: VirtualRank) -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.update(request.environment)
     random.seed(0)
-    options = request.rank
+    options = find_training(request.rank)
     if request.only_set_up:
         return set_up(options, virtual)
     code = run_rank(options, virtual, FileSink(TraceWriter(options.trace, options.header())))

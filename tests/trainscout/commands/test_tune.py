@@ -134,13 +134,15 @@ def test_a_script_is_that_of_the_folder_one_stands_in(tune, tmp_path, monkeypatc
     other.mkdir()
     (other / "knobs.yaml").write_text(KNOBS)
     (other / "train.py").write_text(SCRIPT.replace("width * int", "4096 * int"))
+    (other / "train.sh").write_text('cd .. && cd other && python train.py "$@"')
     found = []
-    for folder in (tmp_path, other):
+    for folder, words in ((tmp_path, WORDS), (other, ["--", "bash", "train.sh", *WORDS[2:]])):
         monkeypatch.chdir(folder)
-        assert tune("--search", "grid", "--trials", 1) == 0
+        assert tune("--search", "grid", "--trials", 1, words=words) == 0
         (row,) = rows(folder)
         found.append(float(row["step_time_s"]))
     assert found[1] > found[0]
+    assert "bash train.sh 64 " in (other / "tune" / "launch.sh").read_text().splitlines()[-1]
 
 
 def test_a_search_goes_on_where_it_stopped(tune, tmp_path, capsys, monkeypatch):

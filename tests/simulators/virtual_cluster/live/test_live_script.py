@@ -75,11 +75,13 @@ class Ran:
     code: int
 
 
-def live(folder: Path, *options: str, script: tuple[str, ...] = ()) -> Ran:
+def live(
+    folder: Path, *options: str, before: tuple[str, ...] = (), script: tuple[str, ...] = ()
+) -> Ran:
     path = folder / "train.py"
     path.write_text(SCRIPT)
     command = ["-m", "trainscout", "live", "--world-size", str(RANKS), "--host", "declared"]
-    words = [*command, *options, "--", str(path), *script]
+    words = [*command, *options, "--", *before, str(path), *script]
     done = run_python(*words, cwd=ROOT, environment=environment())
     lines: dict[int, list[str]] = {rank: [] for rank in range(RANKS)}
     for line in done.stdout.splitlines():
@@ -146,8 +148,13 @@ def test_the_timeline_shows_kernels_and_collectives_of_every_rank(ran, folder):
         assert (rank, "aten.addmm.default") in names
 
 
-def test_scheduling_changes_nothing(ran, folder):
-    again = live(folder, "--cores", "1")
+def test_scheduling_and_what_starts_it_change_nothing(ran, folder):
+    (folder / "train.sh").write_text("""
+export WORLD=$(python -c "import torch; print(torch.cuda.device_count())")
+cd / && torchrun --nproc_per_node $WORLD "$@" && python "$@"
+""")
+    before = ("srun", "-n", str(RANKS), "bash", str(folder / "train.sh"))
+    again = live(folder, "--cores", "1", before=before)
     assert again.code == 0, again.errors
     assert again.lines == ran.lines
 
