@@ -37,6 +37,7 @@ from trainscout.simulators.predictor.network.choice import CongestedNetwork, Net
 from trainscout.simulators.predictor.network.collectives.patterns import by_node, pattern
 from trainscout.simulators.predictor.network.collectives.play import EngineSettings, play
 from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
+from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.together.activities import WORK
@@ -66,7 +67,7 @@ KEYS = {"singles": 3, "chance": 5, "steps": 2, "everyone": 2}
 ENGINES = {
     "flow": EngineSettings("flow"),
     "hybrid, with memory": EngineSettings("hybrid"),
-    "hybrid, skips only": EngineSettings("hybrid", hybrid={"memory": False}),
+    "hybrid, skips only": EngineSettings("hybrid", hybrid=HybridSettings(memory=False)),
     "packet": EngineSettings("packet"),
 }
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import (
@@ -14,7 +14,9 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.gpu import Gpu
 
+from .hybrid.settings import HybridSettings
 from .neighbours import Neighbour, neighbourhood
+from .packet.settings import PacketSettings
 from .topology.fabric import Failure, SwitchFabric
 
 if TYPE_CHECKING:
@@ -56,10 +58,10 @@ class NetworkChoice:
     """Other jobs on the same switches, which communicate meanwhile."""
     failures: tuple[Failure, ...] = ()
     """Links that fail or slow down during a step played whole; packets find other ways."""
-    packet: dict[str, Any] = field(default_factory=dict)
-    """Overrides fields of ``PacketSettings``."""
-    hybrid: dict[str, Any] = field(default_factory=dict)
-    """Overrides fields of ``HybridSettings``."""
+    packet: PacketSettings | None = None
+    """Packets and queues, of the engines that play packets."""
+    hybrid: HybridSettings | None = None
+    """When packets may be skipped."""
 
     @property
     def plays_whole_step(self) -> bool:
@@ -101,7 +103,8 @@ class NetworkChoice:
             raise InputError("network.failures", value, problem, allowed)
         for at, failure in enumerate(self.failures):
             failure.check(f"network.failures[{at}]")
-        for name in (*self.communicators, *self.packet.get("class_of", ())):
+        classed = () if self.packet is None else self.packet.class_of
+        for name in (*self.communicators, *classed):
             if name not in COMMUNICATORS:
                 hint = nearest_name(name, list(COMMUNICATORS))
                 problem = "is no communicator that can be played"
@@ -126,7 +129,11 @@ class CongestedNetwork:
 
         choice = self.choice
         return EngineSettings(
-            choice.engine, choice.packet, choice.hybrid, choice.queue_pairs, choice.neighbours
+            choice.engine,
+            choice.packet or PacketSettings(),
+            choice.hybrid or HybridSettings(),
+            choice.queue_pairs,
+            choice.neighbours,
         )
 
     @property

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from trainscout.simulators.predictor.network.hybrid.memory import joined
+from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.neighbours import Neighbour
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.fabric import Failure
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import (
@@ -20,27 +22,20 @@ from trainscout.simulators.predictor.network.topology.routing import (
     mixed,
 )
 from trainscout.simulators.predictor.network.topology.wiring import links_named
-from trainscout.simulators.predictor.question.errors import (
-    InputError,
-    nearest_name,
-    require_choice,
-)
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
 
 from .transfers import Floats, Ints, Transfers, split
 
-T = TypeVar("T")
 ENGINES = ("flow", "packet", "hybrid")
-# As the packet engine declares by default.
-MOST_PATHS = 64
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Which engine, and its own settings (``PacketSettings``, ``HybridSettings`` fields)."""
+    """Which engine, and its own settings."""
 
     name: str = "flow"
-    packet: dict[str, Any] = field(default_factory=dict)
-    hybrid: dict[str, Any] = field(default_factory=dict)
+    packet: PacketSettings = field(default_factory=PacketSettings)
+    hybrid: HybridSettings = field(default_factory=HybridSettings)
     queue_pairs: int = 1
     """Of every connection, each hashed to a path of its own."""
     neighbours: tuple[Neighbour, ...] = ()
@@ -51,20 +46,19 @@ class EngineSettings:
     @property
     def sprays(self) -> bool:
         """Whether packets of one flow take several paths."""
-        return self.name == "packet" and self.packet.get("routing", "flow") != "flow"
+        return self.name == "packet" and self.packet.routing != "flow"
 
     @property
     def paths(self) -> int:
         """How many paths a flow must know: its own, or several to spray or to escape to."""
-        several = self.sprays or self.failures
-        return int(self.packet.get("paths", MOST_PATHS)) if several else 1
+        return self.packet.paths if self.sprays or self.failures else 1
 
     @property
     def plays_alike(self) -> bool:
         """Whether transfers that share no link with others do what others like them do: packets
         on paths of their own that chance has no part in. Fluid flows are shared out faster than
         they are compared."""
-        by_chance = self.packet.get("congestion") == "dcqcn"
+        by_chance = self.packet.congestion == "dcqcn"
         return self.name != "flow" and self.paths == 1 and not by_chance
 
 
@@ -188,23 +182,10 @@ def make_engine(
         return FlowEngine(np.tile(network.rate_bytes_per_s, copies), network.max_hops)
     from trainscout.simulators.predictor.network.packet.engine import PacketEngine
     from trainscout.simulators.predictor.network.packet.failing import FailingEngine
-    from trainscout.simulators.predictor.network.packet.settings import (
-        Dcqcn,
-        Hpcc,
-        PacketSettings,
-        Swift,
-        Timely,
-    )
 
     rates, delays = (np.tile(each, copies) for each in (network.rate_bytes_per_s, network.delay_s))
     links = (rates, delays, network.max_hops)
-    stated = dict(settings.packet)
-    parts = (("dcqcn", Dcqcn), ("timely", Timely), ("swift", Swift), ("hpcc", Hpcc))
-    for name, cls in parts:
-        if isinstance(stated.get(name), Mapping):
-            stated[name] = _settings(cls, f"network.packet.{name}", stated[name])
-    stated["weights"] = tuple(stated.get("weights", ()))
-    packet = _settings(PacketSettings, "network.packet", stated)
+    packet = settings.packet
     if settings.failures:
         first = np.arange(copies) * network.num_links
         failing = [
@@ -215,7 +196,6 @@ def make_engine(
     if settings.name == "packet":
         return PacketEngine(*links, packet)
     from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
-    from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 
     skippable = PacketSettings()
     for name in ("routing", "recovery", "class_of", "weights"):
@@ -223,9 +203,7 @@ def make_engine(
         if value != getattr(skippable, name):
             problem = "is played packet by packet"
             raise InputError(f"network.packet.{name}", value, problem, "network=packet")
-
-    hybrid = _settings(HybridSettings, "network.hybrid", settings.hybrid)
-    return HybridEngine(*links, packet, hybrid, memory)
+    return HybridEngine(*links, packet, settings.hybrid, memory)
 
 
 def _failing_links(network: Network, failure: Failure, at: int) -> Ints:
@@ -234,20 +212,6 @@ def _failing_links(network: Network, failure: Failure, at: int) -> Ints:
     except InputError as error:
         field = f"network.failures[{at}].link"
         raise InputError(field, failure.link, error.problem, error.allowed) from None
-
-
-def _settings(cls: type[T], field: str, content: Mapping[str, Any]) -> T:
-    """An engine's settings from their fields by name; the engine checks their values.
-
-    Raises:
-        InputError: for an unknown field.
-    """
-    known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
-    for name, value in content.items():
-        if name not in known:
-            nearest = nearest_name(name, known)
-            raise InputError(f"{field}.{name}", value, "is not a known name", known, nearest)
-    return cls(**content)
 
 
 def crossings(routes: Routes, sizes: Floats) -> tuple[Ints, Floats]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from trainscout.simulators.predictor.question.errors import (
@@ -123,7 +122,7 @@ class PacketSettings:
     timeout_s: float = 500e-6
     """A sender that hears nothing so long sends again what may be lost. An assumption: adapters
     are set to anything from there to seconds."""
-    class_of: Mapping[str, int] = field(default_factory=dict)
+    class_of: dict[str, int] = field(default_factory=dict)
     """The traffic class of a communicator (``{pp: 0, dp: 1}``), with queues and pauses of its own;
     those not named are of the last."""
     weights: tuple[int, ...] = ()
@@ -136,13 +135,13 @@ class PacketSettings:
     """A paused link goes on when so much is left."""
     queue_bytes: int = 32 * 2**20
     """What a queue holds."""
-    dcqcn: Dcqcn = Dcqcn()
+    dcqcn: Dcqcn = field(default_factory=Dcqcn)
     """Congestion control on top of the window."""
-    timely: Timely = Timely()
+    timely: Timely = field(default_factory=Timely)
     """Congestion control by the gradient of delays."""
-    swift: Swift = Swift()
+    swift: Swift = field(default_factory=Swift)
     """Congestion control by a target of delay."""
-    hpcc: Hpcc = Hpcc()
+    hpcc: Hpcc = field(default_factory=Hpcc)
     """Congestion control by stamps."""
     seed: int = 0
     """Of which packets are marked."""

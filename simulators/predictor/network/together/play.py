@@ -162,7 +162,7 @@ class _Player:
         if number not in self.routes:
             copy = self.copy.get(message.kind, 0)
             routes, more = play.paths_of(self.network, message.transfers, self.settings, copy)
-            if class_of := self.settings.packet.get("class_of"):
+            if class_of := self.settings.packet.class_of:
                 more["traffic_class"] = class_of.get(message.kind, max(class_of.values()))
             self.routes[number] = routes, more
         return self.routes[number]

@@ -20,6 +20,7 @@ from trainscout.simulators.predictor.network.collectives.play import (
     play,
 )
 from trainscout.simulators.predictor.network.collectives.transfers import together
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.wiring import build_network
 
 MB = 1e6
@@ -66,5 +67,5 @@ def test_components_are_alike_by_sizes_rates_delays_and_where_routes_meet():
     [({}, True), ({"congestion": "dcqcn"}, False), ({"routing": "spray"}, False)],
 )
 def test_what_chance_has_a_part_in_is_played_whole(packet, alike):
-    assert EngineSettings("packet", packet).plays_alike == alike
+    assert EngineSettings("packet", PacketSettings(**packet)).plays_alike == alike
     assert not EngineSettings("flow").plays_alike

@@ -9,6 +9,7 @@ from tests.simulators.predictor.network.topology.test_network import fabric_name
 from trainscout.simulators.predictor.network.collectives.patterns import by_node, pattern, send
 from trainscout.simulators.predictor.network.collectives.play import EngineSettings, play
 from trainscout.simulators.predictor.network.collectives.transfers import together
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.question.errors import InputError
 
 FULL = wired("h100_64", fabric_named("leaf_spine", nics_per_leaf=16))
@@ -64,7 +65,7 @@ def test_communications_share_what_they_both_cross():
 
 
 def test_packets_carry_the_settings_they_are_given():
-    framed = EngineSettings("packet", {"header_bytes": 410})
+    framed = EngineSettings("packet", PacketSettings(header_bytes=410))
     plain, more = (
         play(FULL, send(0, 8), 10 * MB, each).end_s[0]
         for each in (EngineSettings("packet"), framed)
