@@ -172,27 +172,6 @@ class FlowEngine:
         arrived = (drained + self._flows.latency[slots]) / t.FEMTOSECONDS
         return np.where(drained == t.NONE, np.inf, arrived)
 
-    def rates(self, flow: int) -> tuple[Floats, Floats]:
-        """The remembered history of one flow: times in seconds and the rate from each on.
-
-        The last entry is the time it drained, with rate 0, if it has.
-
-        Raises:
-            InputError: when the flow is unknown or forgotten.
-        """
-        if self._behind:
-            self._play(self._now)
-        (slot,) = self._slots([flow])
-        times, values = [], []
-        if self._flows.state[slot] == t.DRAINED:
-            times, values = [self._flows.drained[slot]], [0.0]
-        piece = self._flows.segment[slot]
-        while piece >= 0:
-            times.append(self._history.time[piece])
-            values.append(self._history.rate[piece])
-            piece = self._history.before[piece]
-        return np.array(times[::-1]) / t.FEMTOSECONDS, np.array(values[::-1])
-
     def forget(self, before_s: float) -> None:
         """Promise that no flow will start before ``before_s``; frees what that needs.
 

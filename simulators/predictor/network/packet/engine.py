@@ -1,4 +1,4 @@
-"""The packet engine: flows in, completion times and what queues did out."""
+"""The packet engine: flows in, completion times out."""
 
 from __future__ import annotations
 
@@ -34,23 +34,6 @@ class Arrivals:
     now_s: float
     flows: Ints
     completion_s: Floats
-
-
-@dataclass(frozen=True)
-class PortReport:
-    """What each port did so far; shape (links,).
-
-    ``bytes_sent`` with headers; ``most_queued_bytes`` the deepest its queue was; ``marks`` packets
-    it marked, ``pauses`` how often it was paused and ``paused_s`` how long; ``drops`` packets that
-    found no room in it.
-    """
-
-    bytes_sent: Ints
-    most_queued_bytes: Ints
-    marks: Ints
-    pauses: Ints
-    paused_s: Floats
-    drops: Ints
 
 
 class PacketEngine:
@@ -238,25 +221,6 @@ class PacketEngine:
         """When flows began to send; infinite for those that have not, shape (n,)."""
         began = self._flows[np.asarray(flows, dtype=np.int64), t.BEGAN]
         return np.where(began == t.NONE, np.inf, began / t.PICOSECONDS)
-
-    def port_report(self) -> PortReport:
-        """What each port did so far."""
-        figures = self._ports[:, list(t.PORT_STATISTICS)]
-        by_class = figures.reshape(self.settings.classes, self._links, -1)
-        _, sent, marks, pauses, paused, _ = by_class.sum(axis=0).T
-        most = by_class[:, :, 0].max(axis=0)
-        drops = self._ports[:, t.DROPS].reshape(-1, self._links).sum(axis=0)
-        return PortReport(sent, most, marks, pauses, paused / t.PICOSECONDS, drops)
-
-    def queued_bytes(self) -> Ints:
-        """How deep each port's queues are now, shape (links,)."""
-        queues: Ints = self._ports[:, t.QUEUE_BYTES].reshape(-1, self._links).sum(axis=0)
-        return queues
-
-    @property
-    def resent_bytes(self) -> int:
-        """Payload sent more than once so far."""
-        return int(self._flows[: self._used, t.RESENT].clip(min=0).sum())
 
     def _run(self, until: int) -> None:
         """Play up to and including ``until``."""

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine, alone_s
+from tests.simulators.predictor.network.packet.ports import port_report
 from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
@@ -56,7 +57,7 @@ def test_rates_that_pauses_swing_stand_for_a_while():
         ]
         truth, swinging = engines()
         ends, found = (ends_of(each, flows, 32 * MB) for each in (truth, swinging))
-        assert truth.port_report().pauses.sum() > 100
+        assert port_report(truth).pauses.sum() > 100
         assert found.max() == pytest.approx(ends.max(), rel=0.005)
         most.append(np.abs(found / ends - 1).max())
         shares.append(swinging.packet_hops / truth.packet_hops)
@@ -73,7 +74,7 @@ def test_flows_that_come_and_go_under_pauses_send_trains():
     mode = PacketSettings(header_bytes=62)
     truth, coupled = engines(mode=mode)
     ends, found = (ends_of(each, flows, 8 * MB, starts) for each in (truth, coupled))
-    assert truth.port_report().pauses.sum() > 50
+    assert port_report(truth).pauses.sum() > 50
     assert coupled.packet_hops < 0.5 * truth.packet_hops
     assert (found - starts).mean() == pytest.approx((ends - starts).mean(), rel=0.01)
     assert found.max() == pytest.approx(ends.max(), rel=0.02)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.packet.fabrics import RATE, LeafSpine, alone_s
+from tests.simulators.predictor.network.packet.ports import port_report
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -49,7 +50,7 @@ def test_a_class_alone_has_the_whole_link():
     for number in (0, 1):
         engine, took = ends(MEETING[0], number, weights=(1, 4))
         assert took.max() == plain.now_s
-        report, expected = engine.port_report(), plain.port_report()
+        report, expected = port_report(engine), port_report(plain)
         np.testing.assert_array_equal(report.bytes_sent, expected.bytes_sent)
 
 
@@ -60,7 +61,7 @@ def test_pauses_of_a_class_hold_up_no_other():
     took = {}
     for number in (1, 0):
         engine, both = ends([*crowd, (4, 1, 0)], [1] * 11 + [number], **tight)
-        assert engine.port_report().pauses.sum() > 0
+        assert port_report(engine).pauses.sum() > 0
         took[number] = both[-1]
     assert took[0] <= alone_s(SIZE, 4) + 4 * 4096 / RATE
     assert took[1] > 2 * took[0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
+from tests.simulators.predictor.network.packet.ports import port_report, queued_bytes
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.packet.settings import Dcqcn, PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import Routes
@@ -52,11 +53,11 @@ def test_marks_and_queue_are_those_at_which_cuts_and_rises_balance():
     engine = PacketEngine(np.full(SENDERS + 1, RATE), 1e-6, 2, settings)
     engine.add(Routes(links, np.zeros(SENDERS)), 1e9, np.arange(SENDERS) * 1e-6)
     engine.advance(0.05)
-    before, depths = engine.port_report(), []
+    before, depths = port_report(engine), []
     for at in range(400):
         engine.advance(0.05 + (at + 1) * 0.15e-3)
-        depths.append(engine.queued_bytes()[SENDERS])
-    after = engine.port_report()
+        depths.append(queued_bytes(engine)[SENDERS])
+    after = port_report(engine)
     sent = int((after.bytes_sent - before.bytes_sent)[SENDERS])
     share = (after.marks - before.marks)[SENDERS] * PACKET / sent
     expected = marked_at_rest()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.simulators.predictor.network.packet.ports import port_report, queued_bytes
 from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings, Swift, Timely
@@ -25,7 +26,7 @@ def incast(settings: PacketSettings, senders: int) -> tuple[PacketEngine, float]
     links = np.stack([np.arange(senders), np.full(senders, senders)], axis=1)
     engine.add(Routes(links, np.zeros(senders)), size)
     engine.advance(senders * size / RATE / 2)
-    return engine, float(engine.port_report().bytes_sent[-1] / engine.now_s)
+    return engine, float(port_report(engine).bytes_sent[-1] / engine.now_s)
 
 
 def queues_s(engine: PacketEngine, samples: int = 200) -> np.ndarray:
@@ -33,7 +34,7 @@ def queues_s(engine: PacketEngine, samples: int = 200) -> np.ndarray:
     found = []
     for _ in range(samples):
         engine.advance(engine.now_s + 23e-6)
-        found.append(engine.queued_bytes()[-1] / RATE)
+        found.append(queued_bytes(engine)[-1] / RATE)
     return np.array(found)
 
 
@@ -70,13 +71,13 @@ def test_timely_keeps_a_port_busy_with_short_queues() -> None:
         engine = PacketEngine([rate] * (senders + 1), 5e-6, 2, settings)
         engine.add(Routes(links, np.zeros(senders)), 50e6)
         engine.advance(0.1)
-        before = engine.port_report().bytes_sent[-1]
+        before = port_report(engine).bytes_sent[-1]
         engine.advance(0.2)
-        share = (engine.port_report().bytes_sent[-1] - before) / 0.1 / rate
+        share = (port_report(engine).bytes_sent[-1] - before) / 0.1 / rate
         waits_s = []
         for _ in range(100):
             engine.advance(engine.now_s + 23e-6)
-            waits_s.append(engine.queued_bytes()[-1] / rate)
+            waits_s.append(queued_bytes(engine)[-1] / rate)
         found[congestion] = share, np.array(waits_s)
     assert found["window"][0] == pytest.approx(1.0, rel=1e-3)
     assert found["timely"][0] > 0.88

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine, alone_s
+from tests.simulators.predictor.network.packet.ports import port_report
 from trainscout.simulators.predictor.network.flow.engine import FlowEngine
 from trainscout.simulators.predictor.network.packet.engine import DroppedPacketError, PacketEngine
 from trainscout.simulators.predictor.network.packet.settings import Dcqcn, PacketSettings
@@ -69,7 +70,7 @@ def test_pauses_keep_queues_short_and_lose_nothing():
     flows = [(host, 0, host % 4) for host in range(1, 16)]
     pausing = PacketSettings(window=8, pause_bytes=100_000, resume_bytes=50_000)
     engine, _ = play(flows, 2 * MB, given_settings=pausing)
-    report = engine.port_report()
+    report = port_report(engine)
     assert report.pauses.sum() > 0
     assert report.paused_s.max() > 0
     # Each of a port's input links may hold as much, and what was on its way when it was paused.
@@ -92,8 +93,8 @@ def test_dcqcn_marks_slow_senders_and_shortens_queues():
     marked, later = play(
         flows, 16 * MB, given_settings=PacketSettings(window=4, congestion="dcqcn", dcqcn=low)
     )
-    assert plain.port_report().marks.sum() == 0
-    assert marked.port_report().marks.sum() > 0
+    assert port_report(plain).marks.sum() == 0
+    assert port_report(marked).marks.sum() > 0
     # Rates that were cut recover slowly, and never finish sooner than a full link would.
     assert later.max() >= ends.max() * (1 - 1e-3)
 
@@ -135,7 +136,7 @@ def test_every_byte_crosses_every_link_of_its_route_once(what, mode):
     for flow, size, count in zip(flows, sizes, packets, strict=True):
         route = [link for link in FABRIC.route(*flow) if link >= 0]
         expected[route] += size + count * mode.header_bytes
-    np.testing.assert_array_equal(engine.port_report().bytes_sent, expected)
+    np.testing.assert_array_equal(port_report(engine).bytes_sent, expected)
 
 
 @given(sending, modes)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine
+from tests.simulators.predictor.network.packet.ports import port_report, queued_bytes
 from trainscout.simulators.predictor.network.packet.settings import Hpcc, PacketSettings
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -20,11 +21,11 @@ def steady(senders, **more):
     flows = [(host, 0, host % 4) for host in range(4, 4 + senders)]
     numbers = engine.add(FABRIC.routes(flows), 10 * MB)
     engine.advance(senders * 10 * MB / RATE / 2)
-    sent, began_s, waiting = engine.port_report().bytes_sent[INTO], engine.now_s, []
+    sent, began_s, waiting = port_report(engine).bytes_sent[INTO], engine.now_s, []
     for _ in range(60):
         engine.advance(engine.now_s + 3e-6)
-        waiting.append(engine.queued_bytes()[INTO])
-    used = (engine.port_report().bytes_sent[INTO] - sent) / (engine.now_s - began_s) / RATE
+        waiting.append(queued_bytes(engine)[INTO])
+    used = (port_report(engine).bytes_sent[INTO] - sent) / (engine.now_s - began_s) / RATE
     engine.advance()
     ends = engine.completion_s(numbers)
     return used, np.array(waiting), ends.min() / ends.max()
@@ -49,11 +50,11 @@ def test_an_incast_drains_without_idling_the_link():
     engine.add(FABRIC.routes(flows), 10 * MB)
     round_trip_s = 8 * DELAY_S + 4 * 4096 / RATE
     engine.advance(3 * round_trip_s)
-    assert engine.queued_bytes()[INTO] > 7 * RATE * round_trip_s
-    sent, began_s = engine.port_report().bytes_sent[INTO], engine.now_s
+    assert queued_bytes(engine)[INTO] > 7 * RATE * round_trip_s
+    sent, began_s = port_report(engine).bytes_sent[INTO], engine.now_s
     engine.advance(20 * round_trip_s)
-    assert engine.queued_bytes()[INTO] < 5 * 4096
-    carried = engine.port_report().bytes_sent[INTO] - sent
+    assert queued_bytes(engine)[INTO] < 5 * 4096
+    carried = port_report(engine).bytes_sent[INTO] - sent
     assert carried > 0.95 * RATE * (engine.now_s - began_s)
 
 

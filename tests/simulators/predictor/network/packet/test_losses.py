@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine
+from tests.simulators.predictor.network.packet.ports import port_report, resent_bytes
 from tests.simulators.predictor.network.packet.test_engine import sending
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
@@ -29,13 +30,13 @@ def incast(settings, senders=8, size=2 * MB):
     engine = FABRIC.engine(settings)
     engine.add(FABRIC.routes(flows), size)
     engine.advance()
-    return engine, int(engine.port_report().bytes_sent[FABRIC.hosts])
+    return engine, int(port_report(engine).bytes_sent[FABRIC.hosts])
 
 
 @pytest.mark.parametrize("recovery", RECOVERY)
 def test_queues_never_hold_more_than_they_may(recovery):
     engine, _ = incast(lossy(recovery, window=4))
-    report = engine.port_report()
+    report = port_report(engine)
     assert report.drops.sum() > 0
     assert report.most_queued_bytes.max() <= 60_000
 
@@ -44,8 +45,8 @@ def test_selective_repeat_sends_again_what_was_lost_and_nothing_else():
     engine, carried = incast(lossy("selective_repeat"))
     assert carried == 8 * 2 * MB
     # Packets are full but for a flow's last.
-    drops = engine.port_report().drops.sum()
-    assert drops * 4096 * 0.99 <= engine.resent_bytes <= drops * 4096
+    drops = port_report(engine).drops.sum()
+    assert drops * 4096 * 0.99 <= resent_bytes(engine) <= drops * 4096
 
 
 def test_going_back_carries_what_receivers_refuse():
@@ -53,7 +54,7 @@ def test_going_back_carries_what_receivers_refuse():
     back, carried = incast(lossy("go_back_n"))
     repeat, _ = incast(lossy("selective_repeat"))
     assert carried > 8 * 2 * MB
-    assert back.resent_bytes > repeat.resent_bytes
+    assert resent_bytes(back) > resent_bytes(repeat)
     assert back.now_s > repeat.now_s
 
 
@@ -69,10 +70,10 @@ def test_what_one_lost_packet_costs(recovery):
     engine = PacketEngine([RATE, RATE / 2], DELAY_S, 2, settings)
     engine.add(Routes(np.array([[0, 1]]), np.zeros(1)), burst * packet)
     engine.advance()
-    assert engine.port_report().drops.tolist() == [0, 1]
+    assert port_report(engine).drops.tolist() == [0, 1]
     behind = {"selective_repeat": 1, "go_back_n": 2}[recovery]
-    assert engine.resent_bytes == behind * packet
-    assert engine.port_report().bytes_sent.tolist() == [
+    assert resent_bytes(engine) == behind * packet
+    assert port_report(engine).bytes_sent.tolist() == [
         (burst + behind) * packet,
         (burst - 1 + behind) * packet,
     ]
@@ -96,7 +97,7 @@ def test_a_lost_tail_waits_for_the_timeout(recovery):
     engine = PacketEngine([RATE, RATE, RATE], DELAY_S, 2, settings)
     engine.add(Routes(np.array([[0, 2], [1, 2]]), np.zeros(2)), 2 * 4096)
     engine.advance()
-    assert engine.port_report().drops.sum() > 0
+    assert port_report(engine).drops.sum() > 0
     assert 300e-6 < engine.now_s < 300e-6 + 20e-6
 
 
@@ -109,7 +110,7 @@ def test_everything_arrives_whatever_is_dropped(what, recovery, congestion):
     assert np.isfinite(engine.completion_s(numbers)).all()
     into = np.zeros(FABRIC.hosts)
     np.add.at(into, [flow[1] for flow in flows], sizes)
-    carried = engine.port_report().bytes_sent[FABRIC.hosts : 2 * FABRIC.hosts]
+    carried = port_report(engine).bytes_sent[FABRIC.hosts : 2 * FABRIC.hosts]
     if recovery == "selective_repeat":
         assert carried.tolist() == into.tolist()
     else:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine, alone_s
+from tests.simulators.predictor.network.packet.ports import port_report, resent_bytes
 from trainscout.simulators.predictor.network.packet.failing import FailingEngine
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.fabric import Failure
@@ -42,7 +43,7 @@ def test_packets_use_all_paths_where_flows_collide(routing):
     engine, spread = ends(COLLIDING, PacketSettings(routing=routing))
     # At most a packet of each other host is ahead at a port.
     assert spread.max() <= alone_s(SIZE, 4) + 3 * 4096 / RATE
-    carried = engine.port_report().bytes_sent[32:]
+    carried = port_report(engine).bytes_sent[32:]
     np.testing.assert_allclose(carried, SIZE, rtol=0.01)
 
 
@@ -76,9 +77,9 @@ def test_switches_avoid_a_slow_uplink_where_senders_do_not():
 def test_what_goes_back_n_cannot_be_sprayed_where_paths_differ():
     """Receivers that take nothing out of order refuse what overtakes (why RoCE is not sprayed)."""
     back, repeat = (worn("spray", each) for each in ("go_back_n", "selective_repeat"))
-    assert back.port_report().drops.sum() == repeat.port_report().drops.sum() == 0
-    assert repeat.resent_bytes == 0
-    assert back.resent_bytes > 4 * MB
+    assert port_report(back).drops.sum() == port_report(repeat).drops.sum() == 0
+    assert resent_bytes(repeat) == 0
+    assert resent_bytes(back) > 4 * MB
     assert back.now_s > 1.5 * repeat.now_s
 
 
@@ -87,7 +88,7 @@ def test_a_flow_goes_on_over_another_spine_once_a_failure_is_known(recovery):
     down = Failure("", at_s=100e-6, detected_s=250e-6)
     settings = replace(PATIENT, recovery=recovery)
     engine, (end,) = failing([(0, 4, 0)], down, settings=settings)
-    assert engine.port_report().drops.sum() > 0
+    assert port_report(engine).drops.sum() > 0
     # What was lost is sent again at its sender's next look; nothing else is lost after that.
     late = end - alone_s(16 * MB, 4)
     window_s = 1.25 * (2 * 4 * DELAY_S + 4 * 4096 / RATE)
@@ -99,7 +100,7 @@ def test_switches_that_route_packets_lose_only_what_waited():
     adaptive = replace(PATIENT, routing="adaptive")
     flows = [(host, host + 4, 0) for host in range(4)]
     engine, took = failing(flows, down, settings=adaptive)
-    assert engine.resent_bytes <= 4 * 4096
+    assert resent_bytes(engine) <= 4 * 4096
     # Three uplinks carry what four did.
     left = 4 * (16 * MB - 100e-6 * RATE) / (3 * RATE)
     assert took.max() == pytest.approx(100e-6 + left, rel=0.02)
@@ -108,7 +109,7 @@ def test_switches_that_route_packets_lose_only_what_waited():
 def test_a_slow_link_takes_as_long_as_its_rate_says():
     worn = Failure("", at_s=100e-6, rate=0.25, until_s=900e-6)
     engine, (end,) = failing([(0, 4, 0)], worn)
-    assert engine.resent_bytes == 0
+    assert resent_bytes(engine) == 0
     lost_s = 800e-6 * 0.75
     assert end == pytest.approx(alone_s(16 * MB, 4) + lost_s, rel=0.01)
 
@@ -123,14 +124,14 @@ def test_a_link_that_comes_back_is_used_again():
 def test_flows_announced_later_avoid_what_is_known_to_be_down():
     down = Failure("", at_s=10e-6, detected_s=10e-6)
     engine, _ = failing([(0, 4, 0)], down, size=MB)
-    before = engine.port_report().drops.sum()
+    before = port_report(engine).drops.sum()
     later = engine.add(
         FABRIC.routes([(1, 5, 0)]), MB, engine.now_s, others=over_other_spines([(1, 5, 0)])
     )
     began_s = engine.now_s
     engine.advance()
     assert engine.completion_s(later)[0] - began_s == pytest.approx(alone_s(MB, 4), rel=0.01)
-    assert engine.port_report().drops.sum() == before
+    assert port_report(engine).drops.sum() == before
 
 
 @pytest.mark.parametrize(

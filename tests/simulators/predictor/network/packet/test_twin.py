@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.simulators.predictor.network.packet.ports import port_report
 from tests.simulators.predictor.network.packet.twin import Twin
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
@@ -64,6 +65,6 @@ def test_engine_and_twin_agree_to_the_picosecond(fabric, mode):
     )
     engine.advance()
     assert np.rint(engine.completion_s(numbers) * 1e12).tolist() == expected
-    report = engine.port_report()
+    report = port_report(engine)
     assert report.bytes_sent.tolist() == [port.bytes_sent for port in twin.ports]
     assert report.pauses.tolist() == [port.pauses for port in twin.ports]
