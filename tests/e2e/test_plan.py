@@ -4,14 +4,13 @@ import csv
 import json
 import signal
 import subprocess
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
 from tests.e2e.commands import command, environment, files_in, run
+from tests.listener import listener
 from trainscout.commands.plan import once
 
 STUDY = """
@@ -27,31 +26,6 @@ FAKE = "simulator.name=tests.optimizer.fake_simulator:FakeSimulator"
 ARGUMENTS = ["--config-dir", "mine", "sweep=ours", "search=grid", FAKE, "n_jobs=1"]
 ARGUMENTS += ["space=maya_table3", "space.knobs.recompute=full", "tracking=none"]
 TRACKED = [*ARGUMENTS[:-1], "tracking=mlflow"]
-
-
-class Listener:
-    """Takes what is POSTed."""
-
-    def __init__(self) -> None:
-        self.taken: list[dict] = []
-        taken = self.taken
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                taken.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Quiet."""
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}/"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -146,25 +120,15 @@ def test_programs_read_nothing_but_data(first, place, tmp_path):
 
 
 def test_what_changed_is_told_and_nothing_is_searched_again(first, place):
-    listener = Listener()
-    try:
-        done = run(
-            "plan.py",
-            *ARGUMENTS,
-            "sweep.prices_usd_per_hour.h100=9",
-            "fail_on_change=true",
-            f"webhook={listener.address}",
-            cwd=place,
-            code=3,
-        )
-    finally:
-        listener.close()
+    changed = ["sweep.prices_usd_per_hour.h100=9", "fail_on_change=true"]
+    with listener() as (address, taken):
+        done = run("plan.py", *ARGUMENTS, *changed, f"webhook={address}/", cwd=place, code=3)
     assert "0 searched" in done.stdout
     kinds = [
         change["kind"] for change in json.loads((runs_of(place)[-1] / "changes.json").read_text())
     ]
     assert kinds == ["answer", "usd", "usd"]
-    (told,) = listener.taken
+    ((_, told),) = taken
     assert told["study"] == "ours"
     assert told["changed"]
     assert len(told["changes"]) == 3
