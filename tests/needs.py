@@ -1,6 +1,9 @@
-"""Tests that need a package which not everybody has installed."""
+"""Tests that need what not everybody has: a package, or a machine that can emulate ranks."""
 
+import os
+import shutil
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -20,3 +23,15 @@ def _installed(package: str) -> bool:
         return find_spec(package) is not None
     except ModuleNotFoundError:
         return False
+
+
+def emulation_misses() -> str:
+    """What ranks on virtual GPUs want of this machine, where torch is installed and they cannot
+    be; else nothing."""
+    torch = find_spec("torch")
+    if torch is not None and torch.origin is not None:
+        if (Path(torch.origin).parent / "lib" / "libtorch_cuda.so").exists():
+            return "emulation needs torch's build for CPU"
+        if shutil.which(os.environ.get("CXX", "g++")) is None:
+            return "emulation needs a C++ compiler"
+    return ""

@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import emulation_misses, needs
 from tests.reports.dialects.jobs import DENSE
 from tests.samples import CLUSTER, GPU, TRAINING
 from tests.warm.session import environment, run_python
@@ -31,14 +31,10 @@ JOB = Job(
 )
 
 
-@pytest.fixture(autouse=True)
-def emulation():
-    """What virtual GPUs need."""
-    torch = importlib.util.find_spec("torch")
-    if torch is None or (Path(torch.origin).parent / "lib" / "libtorch_cuda.so").exists():
-        pytest.skip("emulation needs torch's build for CPU")
-    if shutil.which(os.environ.get("CXX", "g++")) is None:
-        pytest.skip("emulation needs a C++ compiler")
+pytestmark = [
+    needs("torch"),
+    pytest.mark.skipif(bool(emulation_misses()), reason=emulation_misses()),
+]
 
 
 def emulated(directory: Path, *words: str) -> str:

@@ -11,13 +11,14 @@ from trainscout.simulators.predictor.workload.ir import (
     Collective,
     Gemm,
     GroupedGemm,
-    Op,
     kernel_flops,
 )
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 # Bytes one rank sends over its links, in units of the collective's size times (t - 1)/t.
 STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+
+PRODUCTS = Gemm | GroupedGemm
 
 
 def wire_bytes(block: Block, communicator: str, *, exposed: bool = False) -> int:
@@ -31,18 +32,19 @@ def wire_bytes(block: Block, communicator: str, *, exposed: bool = False) -> int
 
 def flops(block: Block) -> int:
     """Of its products, without attention."""
-    return sum(kernel_flops(op) for op in block.ops if isinstance(op, Gemm | GroupedGemm))
+    return sum(kernel_flops(op) for op in block.ops if isinstance(op, PRODUCTS))
 
 
-def operations(job: Job, way: str, kinds: Any = Gemm | Attention) -> list[Op]:
-    """Those of the only stage's ``forward`` or ``backward``, each as often as it runs."""
-    (stage,) = build_workload(job).stages
-    runs = stage.chunks[0].runs
+def operations(job: Job, way: str, kinds: Any = Gemm | Attention) -> list[Any]:
+    """Those of a micro-batch's ``forward`` or ``backward`` on all stages, as often as they run."""
+    runs = [
+        run for stage in build_workload(job).stages for chunk in stage.chunks for run in chunk.runs
+    ]
     return [
         op for run in runs for op in getattr(run, way).ops * run.count if isinstance(op, kinds)
     ]
 
 
-def work(job: Job, way: str) -> int:
-    """FLOPs of products and of attention."""
-    return sum(map(kernel_flops, operations(job, way)))
+def work(job: Job, way: str, kinds: Any = Gemm | Attention) -> int:
+    """Their FLOPs."""
+    return sum(map(kernel_flops, operations(job, way, kinds)))

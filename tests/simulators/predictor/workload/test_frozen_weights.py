@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import LLAMA, MOE, make_job
+from tests.simulators.predictor.workload.blocks import operations
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 from trainscout.simulators.predictor.question.validity import check_job
@@ -32,13 +33,8 @@ def quantised(kept, model=LLAMA, training=None, **recipe):
 
 
 def unpacked_bytes(job, pass_):
-    runs = build_workload(job).stages[0].chunks[0].runs
-    return sum(
-        op.bytes * run.count
-        for run in runs
-        for op in getattr(run, pass_).ops
-        if isinstance(op, Streaming) and op.name.endswith("_dequantise")
-    )
+    made = operations(job, pass_, Streaming)
+    return sum(op.bytes for op in made if op.name.endswith("_dequantise"))
 
 
 def stage_bytes(job):

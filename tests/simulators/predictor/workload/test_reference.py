@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import LLAMA, MOE, SEEING, TINY, make_job
+from tests.simulators.predictor.workload.blocks import PRODUCTS, work
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tuning import Distillation, Dpo, Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.replay.step_program import step_program
-from trainscout.simulators.predictor.workload.ir import Collective, Gemm, GroupedGemm, kernel_flops
+from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.schedule import BACKWARD, FORWARD
 
@@ -22,17 +23,8 @@ def tuned(model, dpo=None, lora=None, packed=(), batch=16, **recipe):
 
 
 def product_flops(job):
-    """Of the products of one micro-batch's passes on a rank: forward, backward."""
-    (stage,) = build_workload(job).stages
-    return [
-        sum(
-            kernel_flops(op) * run.count
-            for run in stage.chunks[0].runs
-            for op in getattr(run, way).ops
-            if isinstance(op, Gemm | GroupedGemm)
-        )
-        for way in ("forward", "backward")
-    ]
+    """Of the products of one micro-batch's passes: forward, backward."""
+    return [work(job, way, PRODUCTS) for way in ("forward", "backward")]
 
 
 def static(job):
@@ -155,23 +147,11 @@ def test_a_reference_sees_images_too() -> None:
     assert product_flops(tuned(SEEING, Dpo()))[0] == 2 * unit
 
 
-def whole_flops(job) -> float:
-    """Of the products of one micro-batch on all stages, forward and backward."""
-    return sum(
-        kernel_flops(op) * run.count
-        for stage in build_workload(job).stages
-        for chunk in stage.chunks
-        for run in chunk.runs
-        for op in (*run.forward.ops, *run.backward.ops)
-        if isinstance(op, Gemm | GroupedGemm)
-    )
-
-
 @pytest.mark.parametrize("vpp", [1, 2])
 @pytest.mark.parametrize("model", [LLAMA, replace(TINY, tied_embeddings=True)])
 def test_a_pipeline_cuts_a_reference_where_it_cuts_the_policy(model, vpp: int) -> None:
     alone, cut = tuned(model, Dpo()), tuned(model, Dpo(), pp=2, vpp=vpp)
-    assert whole_flops(cut) == whole_flops(alone)
+    assert sum(product_flops(cut)) == sum(product_flops(alone))
     stages = build_workload(cut).stages
     for stage in stages:
         held = [run for chunk in stage.chunks for run in chunk.runs if run.reference]
@@ -288,7 +268,7 @@ def test_the_divergence_holds_several_fp32_copies_of_both_logits() -> None:
 
 
 def test_a_teacher_goes_through_the_same_pipeline() -> None:
-    assert whole_flops(taught(pp=2)) == whole_flops(taught())
+    assert sum(product_flops(taught(pp=2))) == sum(product_flops(taught()))
     for stage in build_workload(taught(pp=2, vpp=2)).stages:
         frozen = [run for chunk in stage.chunks for run in chunk.runs if run.reference]
         assert sum(run.count for run in frozen if "layer" in run.forward.name) == 12
