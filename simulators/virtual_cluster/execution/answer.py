@@ -83,13 +83,13 @@ def rank_memory(
     host_s = _host_s(issued, times)
     clock = Clock(host_s, _Passing(issued, times))
     used = sum(outside.values())
-    device = gpu.memory_bytes
+    # At its end the allocator gives back what it cached: what is reserved may fill all there is.
+    capacity = device = int(gpu.memory_bytes * (1 - cluster.memory_reserve))
     memory = memory_over_time(events, device, settings, used, clock)
     runs_out = memory.out_of_memory is not None
     if runs_out:
         device *= _AMPLE
         memory = memory_over_time(events, device, settings, used, clock)
-    capacity = int(gpu.memory_bytes * (1 - cluster.memory_reserve))
     played = np.array(issued.host)[memory.event] >= 0
     time_s = np.where(played, host_s[memory.event] - begin_s, np.nan)
     headroom = capacity - used - memory.peak_reserved_bytes

@@ -416,6 +416,22 @@ def test_a_rank_that_runs_out_of_memory_says_by_how_much() -> None:
     assert memory.headroom_bytes < -40 * 2**30
 
 
+def test_a_rank_fits_whose_cache_the_allocator_can_give_back() -> None:
+    script = steps(1)
+    # What is cached of the first does not serve the others; all three would be 77 GiB of 76.
+    for storage, gib in enumerate((24, 26)):
+        script.alloc(storage, gib * 2**30)
+        script.synchronise()
+        script.free(storage)
+        script.synchronise()
+    script.alloc(2, 27 * 2**30)
+    step = play(script)
+    memory = step.ranks[0].memory
+    assert memory.over_time.retries == 1
+    assert step.fits
+    assert memory.peak_reserved_bytes == 50 * 2**30
+
+
 def test_unknown_operations_are_estimates_and_listed() -> None:
     script = alone()
     script.gemm(BIG)
