@@ -175,8 +175,12 @@ def test_the_exchange_of_experts_is_in_the_words() -> None:
     assert format_recipe(changed, job.dp).endswith("overlap=ep")
 
 
-@pytest.mark.parametrize("framework", [each for each in CATALOGUE.frameworks.values() if each.launch])
-def test_a_framework_declares_the_schedules_that_its_launch_files_have(framework: Framework) -> None:
+@pytest.mark.parametrize(
+    "framework", [each for each in CATALOGUE.frameworks.values() if each.launch]
+)
+def test_a_framework_declares_the_schedules_that_its_launch_files_have(
+    framework: Framework,
+) -> None:
     chunks = {name: 2 if SCHEDULES[name].ends_meet else 1 for name in SCHEDULES}
     for schedule in (name for name in SCHEDULES if name in framework.schedules):
         recipe = {"pp": 2, "vpp": chunks[schedule], "schedule": schedule}

@@ -109,7 +109,7 @@ def test_four_bits_are_read_twice_or_three_times(switches: dict, cast: float) ->
 def test_published_cost_of_few_bits(
     precision: str, dtype: str, autocast_ms: float, prequantised_ms: float | None
 ) -> None:
-    """B300, 24 layers of 4096, 15,872 tokens: the three products of each of four linear layers, both
+    """B300, 24 layers of 4096, 15,872 tokens: three products of each of four linear layers, both
     operands quantised before each (NVIDIA/TransformerEngine, gemm_profiling)."""
     gpu, tokens, layers = GPUS["b300"], 15872, 24
     shapes = [(4096, 12288), (4096, 4096), (4096, 16384), (16384, 4096)]
