@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,17 +114,6 @@ def test_a_folder_without_gpus_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no GPU declaration"):
         declared_gpus(tmp_path)
     assert declared_gpus(None) is load_catalogue().gpus
-
-
-def test_it_needs_neither_hydra_nor_networks() -> None:
-    """Every emulated rank is a process that asks it for a GPU."""
-    program = (
-        "import sys; from trainscout.conf.catalogue import load_catalogue; "
-        "load_catalogue().gpus['h100']; "
-        "print({'hydra', 'omegaconf', 'numba'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_a_miss_is_wrong_input_and_a_missing_key() -> None:
