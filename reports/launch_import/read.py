@@ -97,7 +97,7 @@ def read_launch(
 
     Args:
         base: declarations for what it does not say.
-        said: settings of the command line (``model.num_layers``, ``cluster.num_nodes``), which
+        stated: settings of the command line (``model.num_layers``, ``cluster.num_nodes``), which
             count more than the arguments.
         model_named: a declared model by name, for frameworks whose arguments name one.
         framework_named: declared software by name.
