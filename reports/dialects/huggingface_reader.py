@@ -171,7 +171,7 @@ class HuggingFaceReader:
             return {}
         if device != "cpu":
             self.options.assume(f"an optimizer on {device}", "it is in the host's memory")
-        if stage < 2:
+        if stage < 1:
             self.options.assume(f"stage {stage} with an optimizer on the host", "it is on the GPU")
             return {}
         return {"optimizer_offload": percent if stage == 3 else 100}

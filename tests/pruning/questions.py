@@ -157,7 +157,7 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
     ends = ends if pp > 1 else "even"
     ep = pick(1, 2, 4) if moe else 1
     software = pick(*_FRAMEWORKS)
-    on_host = {"pipelined": (1,), "serial": (2, 3)}.get(str(software.get("host_optimizer")), ())
+    on_host = {"pipelined": (1,), "serial": (1, 2, 3)}.get(str(software.get("host_optimizer")), ())
     away = pick(0, 100, 50 if zero_stage in (1, 3) else 100) if zero_stage in on_host else 0
     recipe = {
         "tp": tp,

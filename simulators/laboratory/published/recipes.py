@@ -88,6 +88,7 @@ def recipe_of(
     assumed: list[str] = []
     _refuse_unknown_techniques(statement)
     zero = zero_stage(row, statement, era, degrees, assumed)
+    on_host = _on_host(statement, framework, zero)
     vpp = _virtual_stages(row, statement, degrees, model, batch, assumed)
     sequence_parallel = _sequence_parallel(row, statement, era, degrees, model, assumed)
     overlap = _overlaps_gradients(row, statement, era, zero, degrees, assumed)
@@ -130,6 +131,7 @@ def recipe_of(
         fp8_output_proj="logits" in statement.facts.get("fp8_products", ""),
         sp=sequence_parallel,
         zero_stage=zero,
+        optimizer_offload=on_host,
         dp_shard=sharding_group(row, statement, zero, degrees, model, assumed),
         overlap_grad_reduce=overlap,
         overlap_param_gather=overlap and zero >= (3 if framework.flattens_gradients else 1),
@@ -162,10 +164,23 @@ def _refuse_unknown_techniques(statement: Statement) -> None:
     """
     if statement.says("schedule", "another"):
         raise CannotReplayError("other pipeline schedules are not modelled")
-    if statement.says("offload", "optimizer") or "offload" in statement.sharding:
-        raise CannotReplayError("how much of the optimizer is on the CPU is not said")
+    if statement.says("offload", "disk") or statement.sharding.get("offload") == "disk":
+        raise CannotReplayError("an optimizer on disks is not modelled")
     if statement.says("tensor_grid"):
         raise CannotReplayError("tensor parallelism over a grid of GPUs is not modelled")
+
+
+def _on_host(statement: Statement, framework: Framework, zero: int) -> int:
+    """Percent of the optimizer that the host's CPU updates: all of it where ZeRO-Offload does.
+
+    Raises:
+        CannotReplayError: when another software does, whose share is not said.
+    """
+    if not statement.says("offload", "optimizer") and "offload" not in statement.sharding:
+        return 0
+    if framework.host_optimizer != "serial" or zero < 1:
+        raise CannotReplayError("how much of the optimizer is on the CPU is not said")
+    return 100
 
 
 def _overlaps_gradients(

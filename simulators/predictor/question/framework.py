@@ -323,8 +323,8 @@ class Framework:
     """How the host's CPU updates parameters whose optimizer states lie in its memory: tensor by
     tensor, while gradients of others come and parameters of others go (``pipelined``:
     Megatron-Core's hybrid optimizer, of the distributed optimizer only), or all at once, clipping
-    included, and back after that, gradients having left beside the backward pass (``serial``:
-    ZeRO-Offload, from ZeRO 2 on, and partly only under ZeRO 3)."""
+    included, and back after that, gradients having left beside the backward pass from ZeRO 2 on
+    (``serial``: ZeRO-Offload, partly only under ZeRO 3)."""
     moments_8bit: str = "none"
     """Of which weights Adam's moments can have 8 bits: ``all``, all but those of embeddings, which
     Transformers' Trainer asks bitsandbytes to keep in fp32 (``layers``), or ``none``."""

@@ -178,9 +178,9 @@ def host_optimizer(job: Job) -> Broken:
         return field, "the optimizer on the host keeps fp32 states: optimizer_states=null"
     if how == "pipelined" and recipe.zero_stage != 1:
         return field, "the hybrid optimizer is the distributed one: zero_stage=1"
-    if how == "serial" and recipe.zero_stage < 2:
-        return field, "ZeRO-Offload keeps gradients on the host too: zero_stage >= 2"
-    if how == "serial" and recipe.zero_stage == 2 and recipe.optimizer_offload < 100:
+    if how == "serial" and recipe.zero_stage < 1:
+        return field, "ZeRO-Offload's optimizer is a sharded one: zero_stage >= 1"
+    if how == "serial" and recipe.zero_stage < 3 and recipe.optimizer_offload < 100:
         return field, "a part of the optimizer stays on the GPU under zero_stage=3 only"
     return None
 

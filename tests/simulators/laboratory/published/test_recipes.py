@@ -37,7 +37,7 @@ def test_one_missing_degree_follows_from_the_others(missing):
         ({"dist_optimizer": "magic"}, "dist_optimizer"),
         ({"dist_optimizer": "ZeRO-3 offload"}, "optimizer is on the CPU"),
         ({"dist_optimizer": "ZeRO1 + CPU offload"}, "optimizer is on the CPU"),
-        ({"dist_optimizer": "ZeRO-Infinity"}, "optimizer is on the CPU"),
+        ({"dist_optimizer": "ZeRO-Infinity"}, "optimizer on disks"),
         ({"recompute": "every 2 layers"}, "recompute=every 2 layers is not a known label"),
         ({"recompute": "50%"}, "recompute=50% is not a known label"),
         ({"dtype": "nvfp4"}, "nvfp4"),
@@ -48,6 +48,13 @@ def test_one_missing_degree_follows_from_the_others(missing):
 )
 def test_what_no_recipe_can_say_is_refused_and_not_guessed(changes, reason):
     assert reason in why_not(**changes)
+
+
+def test_all_of_the_optimizer_is_on_the_host_under_zero_offload():
+    deepspeed = {"framework": "Megatron-DeepSpeed (2023)", "dist_optimizer": "ZeRO1 + CPU offload"}
+    assert replayable(**deepspeed).job.recipe.optimizer_offload == 100
+    elsewhere = deepspeed | {"framework": "PyTorch FSDP"}
+    assert "optimizer is on the CPU" in why_not(**elsewhere)
 
 
 def test_fsdp_overlaps_under_a_pipeline_too():

@@ -99,6 +99,7 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
             {"training": {"host_optimizer": "pipelined"}, "zero_stage": 2},
             {"training": {"host_optimizer": "pipelined"}, "optimizer_states": "bf16"},
             {"training": {"host_optimizer": "pipelined", "optimizer": "sgd"}},
+            {"training": {"host_optimizer": "serial"}, "zero_stage": 0},
             {"training": {"host_optimizer": "serial"}, "zero_stage": 1},
             {"training": {"host_optimizer": "serial"}, "zero_stage": 2},
         )

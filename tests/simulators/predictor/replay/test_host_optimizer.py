@@ -62,6 +62,15 @@ def test_copies_run_beside_it_or_before_and_behind_it() -> None:
         assert simulated(job).breakdown_s["optimizer"] == pytest.approx(copies_s, rel=0.01)
 
 
+def test_gradients_leave_behind_the_backward_pass_under_zero_1_and_beside_it_from_2_on() -> None:
+    slow = replace(make_job().gpu, c2c_bytes_per_s=1e6)
+    fast = {"host_memory_bytes_per_s": 1e15}
+    for stage, size in ((1, 6), (2, 2)):
+        job = replace(on_host("serial", zero_stage=stage, **fast), gpu=slow)
+        copies_s = owned(stage) * size / (COPY_EFFICIENCY * 1e6)
+        assert simulated(job).breakdown_s["optimizer"] == pytest.approx(copies_s, rel=0.01)
+
+
 def test_states_leave_the_gpu_for_the_host() -> None:
     for how, stage, on_gpu, there in (("pipelined", 1, 12, 16), ("serial", 3, 16, 18)):
         before, after = (
