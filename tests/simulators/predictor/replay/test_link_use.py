@@ -9,20 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.samples import CLUSTER, GPU, MODEL
+from tests.samples import CLUSTER, GPU, job_of
 from trainscout.reports.timeline.chrome import LINKS, _sum_of_steps, link_use
-from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.training import Training
-from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.step_program import step_program
 from trainscout.simulators.predictor.replay.unroll import unroll
-
-
-def job_of(recipe: Recipe) -> Job:
-    job = Job(MODEL, GPU, CLUSTER, Training(32, 1e9), recipe)
-    check_job(job)
-    return job
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
+from tests.samples import CLUSTER, GPU, MOE_MODEL, job_of
 from tests.simulators.predictor.replay.conftest import Machine, Rates
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
-from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.pass_timeline import (
     LANES,
     NONE,
@@ -37,12 +36,6 @@ RECIPES = {
     "fsdp": Recipe(tp=4, zero_stage=3, sp=True),
     "recompute": Recipe(tp=4, pp=2, sp=True, recompute="full"),
 }
-
-
-def job_of(recipe: Recipe, batch: int = 64) -> Job:
-    job = Job(MODEL, GPU, CLUSTER, Training(global_batch_size=batch, tokens=1e9), recipe)
-    check_job(job)
-    return job
 
 
 def of_kind(timeline: PassTimeline, kind: str) -> np.ndarray:
