@@ -35,9 +35,9 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     sink.wait_for_turn()
     sink.emit(events.Site(0, "fake.py", 7, "main"))
     sink.emit(events.Group("world", "", tuple(range(ranks))))
-    if behaviour == "fail" and rank == 1:
+    if behaviour.startswith("fail") and rank == 1:
         print("rank 1 breaks", flush=True)
-        return 3
+        return int(behaviour[-1])
     if behaviour == "hang" and rank == 1:
         time.sleep(60)
     if behaviour == "nonsense" and rank == 1:

@@ -119,9 +119,10 @@ def test_threads_collect_while_hosts_wait_and_may_yet_end_a_wait():
     assert run.simulation.finished
 
 
-def test_a_rank_that_fails_ends_all_with_its_code():
-    run, error = ended("fail", "rank 1 ended with code 3")
-    assert error.code == 3
+@pytest.mark.parametrize(("code", "shown"), [(2, 2), (3, 3), (7, 1)])
+def test_a_rank_that_fails_ends_all_with_its_code(code: int, shown: int):
+    run, error = ended(f"fail {code}", f"rank 1 ended with code {code}")
+    assert error.code == shown
     assert (1, "rank 1 breaks") in run.lines
 
 
