@@ -29,6 +29,7 @@ from tests.simulators.jobs import (
     UNCUT,
     make_job,
 )
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layer_pattern import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
@@ -82,6 +83,9 @@ _TRAININGS = (
     {"distillation": Distillation(TEACHER)},
     {"distillation": Distillation(TEACHER, sharded=False, loss="jsd_pieces")},
 )
+_MODULES = (None, "mlp+core_attn", "layernorm", "mla_up_proj", "moe_act", "operations", "qkv")
+_GPUS = load_catalogue().gpus
+_FEW_BITS = {"b200": ("fp8", "mxfp8", "nvfp4"), "mi300x": ("fp8",)}
 _FRAMEWORKS: tuple[dict[str, object], ...] = (
     {},
     {
@@ -158,6 +162,10 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
     ep = pick(1, 2, 4) if moe else 1
     software = pick(*_FRAMEWORKS)
     on_host = {"pipelined": (1,), "serial": (1, 2, 3)}.get(str(software.get("host_optimizer")), ())
+    gpu = pick(None, None, "b200", "mi300x")
+    precision = pick(
+        None, "bf16", *_FEW_BITS.get(gpu, ("fp16", "fp8", "fp8_current", "fp8_block"))
+    )
     away = pick(0, 100, 50 if zero_stage in (1, 3) else 100) if zero_stage in on_host else 0
     recipe = {
         "tp": tp,
@@ -172,7 +180,7 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
         "offloaded_layers": pick(0, 0, 2) if pp == 1 and recompute == "none" else 0,
         "recompute_layers": pick(None, 1, 2) if recompute == "full" else None,
         "recompute_taper": pick(0, 0, 1, 2) if recompute == "full" and pp > 1 else 0,
-        "recompute_modules": pick(None, "mlp+core_attn") if recompute == "selective" else None,
+        "recompute_modules": pick(*_MODULES) if recompute == "selective" else None,
         "sp": sp,
         "zero_stage": zero_stage,
         "overlap_grad_reduce": reduce,
@@ -180,9 +188,10 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
         "tp_comm_overlap": sp and pick(True, False),
         "overlap_moe_expert_parallel_comm": moe and ep > 1 and pick(True, False),
         "schedule": schedule,
-        "precision": pick(None, "bf16", "fp16", "fp8"),
+        "precision": precision,
         "fp8_param_gather": pick(None, True, False) if zero_stage and not away else None,
         "fp8_dot_product_attention": pick(False, False, True),
+        "fp8_output_proj": precision == "mxfp8" and pick(False, True),
         "nccl_algo": pick(None, None, "ring", "tree", "nvls"),
         "nccl_max_channels": pick(None, None, 4, 16),
         "use_tp_pp_dp_mapping": pick(False, False, True),
@@ -212,6 +221,8 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
         training["lora"] = None
     job = make_job(model, nodes=nodes, batch=batch, training=training, **recipe)
     job = replace(job, cluster=replace(job.cluster, oversubscription=pick(1.0, None)))
+    if gpu is not None:
+        job = replace(job, gpu=_GPUS[gpu])
     assume(why_invalid(job) is None)
     return job
 

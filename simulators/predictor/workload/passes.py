@@ -93,4 +93,5 @@ def _operand_bytes(backward: Block, tp: int) -> int:
 
 
 def _element_bytes(dtype: str) -> float:
-    return 4 if dtype == "tf32" else PRECISION_BITS[dtype] / 8
+    # 16 values of four bits share a scale of eight.
+    return {"tf32": 4, "fp4": 9 / 16}.get(dtype) or PRECISION_BITS[dtype] / 8

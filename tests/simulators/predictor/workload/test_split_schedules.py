@@ -149,9 +149,13 @@ def test_halves_of_a_backward_pass_are_all_of_it() -> None:
     assert not any(name.endswith("dgrad") for name in names(second))
 
 
-def test_what_waits_for_gradients_of_weights_is_the_published_32_bytes() -> None:
-    """Qi et al. 2023, table 1: 32 s b h bytes of a transformer layer."""
-    job = make_job(TINY, batch=16, pp=4)
+@pytest.mark.parametrize(("precision", "each"), [("bf16", 32), ("fp8", 16), ("nvfp4", 9)])
+def test_what_waits_for_gradients_of_weights_is_the_published_32_bytes(
+    precision: str, each: int
+) -> None:
+    """Qi et al. 2023, table 1: 32 s b h bytes of a transformer layer, and of few bits fewer: half,
+    or four bits with a scale of eight for 16 of them."""
+    job = make_job(TINY, batch=16, pp=4, precision=precision)
     chunk = build_workload(job).stages[1].chunks[0]
     tokens = job.recipe.micro_batch * TINY.sequence_length
-    assert waiting_bytes(chunk, 1) == 3 * 32 * tokens * TINY.hidden_size
+    assert waiting_bytes(chunk, 1) == 3 * each * tokens * TINY.hidden_size
