@@ -35,7 +35,7 @@ from benchmarks.question import compose_question
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
 from trainscout.simulators.predictor.network.collectives.patterns import by_node, pattern
-from trainscout.simulators.predictor.network.collectives.play import EngineSettings, play
+from trainscout.simulators.predictor.network.collectives.play import play
 from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
@@ -65,10 +65,10 @@ PUBLISHED_SPEED = {"PP": "5-8x", "TP": "> 11.3x", "DP": "> 3.3x", "mixed": "1.2-
 # Sections of the page, and how many of the first columns distinguish the rows of each.
 KEYS = {"singles": 3, "chance": 5, "steps": 2, "everyone": 2}
 ENGINES = {
-    "flow": EngineSettings("flow"),
-    "hybrid, with memory": EngineSettings("hybrid"),
-    "hybrid, skips only": EngineSettings("hybrid", hybrid=HybridSettings(memory=False)),
-    "packet": EngineSettings("packet"),
+    "flow": NetworkChoice("flow"),
+    "hybrid, with memory": NetworkChoice("hybrid"),
+    "hybrid, skips only": NetworkChoice("hybrid", hybrid=HybridSettings(memory=False)),
+    "packet": NetworkChoice("packet"),
 }
 
 
@@ -250,7 +250,7 @@ def everyone(size: float) -> Table:
     transfers = pattern("all_reduce", by_node(range(wired.gpus), wired.domain), channels=8)
 
     def gpus(name: str) -> float:
-        return float(play(wired, transfers, size * MB, EngineSettings(name)).end_s.max())
+        return float(play(wired, transfers, size * MB, NetworkChoice(name)).end_s.max())
 
     def hosts() -> float:
         return run(fabric.engine(HybridEngine, PacketSettings()), rounds, size * MB).job_s

@@ -199,7 +199,9 @@ def check_simulator(chosen: SimulatorSpec | str, gpu: Gpu, cluster: Cluster | No
                 "simulator.calibration", ", ".join(spec.calibration.gpus), problem, "one of both"
             )
     if spec.network is not None and cluster is not None:
-        spec.network.check(cluster, gpu)
+        from trainscout.simulators.predictor.network.collectives.play import check_playable
+
+        check_playable(spec.network, cluster, gpu)
     if ":" in spec.name:
         get_simulator(spec)
     else:

@@ -22,6 +22,7 @@ from trainscout.reports.wording import format_usd
 from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import json_text, show_text, write_output
 from trainscout.simulators.predictor.io.terminal import show
+from trainscout.simulators.predictor.network.collectives.play import check_playable
 from trainscout.simulators.predictor.network.topology.parts import Parts, parts
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.validity import check_job
@@ -41,7 +42,7 @@ def network_show(config: DictConfig) -> int:
         problem = "knows no links"
         raise InputError("network", "whitebox", problem, "network=flow, packet or hybrid")
     question = build_question(config)
-    network.check(question.cluster, question.gpu)
+    check_playable(network, question.cluster, question.gpu)
     job = question.job(build_recipe(config.recipe))
     check_job(job)
     use = network_use(job, ReplaySimulator().workload(job), network)

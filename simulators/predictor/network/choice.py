@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     nearest_name,
     require_choice,
     require_positive,
 )
-from trainscout.simulators.predictor.question.gpu import Gpu
 
 from .hybrid.settings import HybridSettings
-from .neighbours import Neighbour, neighbourhood
+from .neighbours import Neighbour
 from .packet.settings import PacketSettings
 from .topology.fabric import Failure, SwitchFabric
 
-if TYPE_CHECKING:
-    from .collectives.play import EngineSettings
-
 WHITEBOX = "whitebox"
-NETWORKS = (WHITEBOX, "flow", "packet", "hybrid")
+ENGINES = ("flow", "packet", "hybrid")
+NETWORKS = (WHITEBOX, *ENGINES)
 # Those that usually leave a node.
 BETWEEN_NODES = ("dp", "expert_dp", "ep", "cp", "pp")
 # As many as NCCL opens.
@@ -70,6 +65,29 @@ class NetworkChoice:
             return self.engine == "flow" and not self.neighbours
         return self.whole_step
 
+    @property
+    def packets(self) -> PacketSettings:
+        """Packets and queues, by default where nothing is said of them."""
+        return self.packet or PacketSettings()
+
+    @property
+    def sprays(self) -> bool:
+        """Whether packets of one flow take several paths."""
+        return self.engine == "packet" and self.packets.routing != "flow"
+
+    @property
+    def paths(self) -> int:
+        """How many paths a flow must know: its own, or several to spray or to escape to."""
+        return self.packets.paths if self.sprays or self.failures else 1
+
+    @property
+    def plays_alike(self) -> bool:
+        """Whether transfers that share no link with others do what others like them do: packets
+        on paths of their own that chance has no part in. Fluid flows are shared out faster than
+        they are compared."""
+        by_chance = self.packets.congestion == "dcqcn"
+        return self.engine != "flow" and self.paths == 1 and not by_chance
+
     def check(self) -> None:
         """Refuse what cannot be played."""
         require_choice("network.engine", self.engine, NETWORKS)
@@ -103,8 +121,7 @@ class NetworkChoice:
             raise InputError("network.failures", value, problem, allowed)
         for at, failure in enumerate(self.failures):
             failure.check(f"network.failures[{at}]")
-        classed = () if self.packet is None else self.packet.class_of
-        for name in (*self.communicators, *classed):
+        for name in (*self.communicators, *self.packets.class_of):
             if name not in COMMUNICATORS:
                 hint = nearest_name(name, list(COMMUNICATORS))
                 problem = "is no communicator that can be played"
@@ -124,22 +141,9 @@ class CongestedNetwork:
         return hash((self.choice.engine, self.choice.communicators, self.fabric.name))
 
     @property
-    def settings(self) -> EngineSettings:
-        from .collectives.play import EngineSettings
-
-        choice = self.choice
-        return EngineSettings(
-            choice.engine,
-            choice.packet or PacketSettings(),
-            choice.hybrid or HybridSettings(),
-            choice.queue_pairs,
-            choice.neighbours,
-        )
-
-    @property
-    def whole_step_settings(self) -> EngineSettings:
-        """Those of a step played whole, in which links may fail."""
-        return replace(self.settings, failures=self.choice.failures)
+    def settings(self) -> NetworkChoice:
+        """Of communication played by itself; links fail only in a step played whole."""
+        return replace(self.choice, failures=())
 
     @property
     def words(self) -> str:
@@ -163,14 +167,3 @@ class CongestedNetwork:
         if fabric.link_health:
             words += f", {len(fabric.link_health)} links failed or degraded"
         return words + ")"
-
-    def check(self, cluster: Cluster, gpu: Gpu) -> None:
-        """Refuse switches that this cluster cannot be wired to, and engines that cannot play."""
-        from .collectives.play import make_engine
-        from .topology.wiring import build_network
-
-        if cluster.measured:
-            problem = "plays over again what cluster.measured_collectives holds"
-            raise InputError("network.engine", self.choice.engine, problem, WHITEBOX)
-        whole = neighbourhood(cluster, self.choice.neighbours).cluster
-        make_engine(build_network(whole, gpu, self.fabric), self.whole_step_settings)

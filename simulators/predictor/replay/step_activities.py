@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.collectives.price import CollectivePrice
+from trainscout.simulators.predictor.network.choice import NetworkChoice
 from trainscout.simulators.predictor.network.collectives.congestion import Pattern, group_transfers
-from trainscout.simulators.predictor.network.collectives.play import EngineSettings, play
+from trainscout.simulators.predictor.network.collectives.play import play
 from trainscout.simulators.predictor.network.collectives.transfers import (
     Transfers,
     groups,
@@ -329,7 +330,7 @@ class _Build:
         if not (routes.links >= ideal.first["nic"]).any():
             return _Gang(lanes, None)
         hops_s = float(routes.latency_s.max())
-        fluid = EngineSettings("flow", queue_pairs=queue_pairs)
+        fluid = NetworkChoice("flow", queue_pairs=queue_pairs)
         moving_s = float(play(ideal, whole, _UNIT_BYTES, fluid).end_s.max()) - hops_s
         parts = split(whole, self.model.network.planes * queue_pairs)
         return _Gang(lanes, parts, moving_s / _UNIT_BYTES, hops_s)

@@ -94,7 +94,7 @@ def whole_step(
     count = unhurried.simulated_micro_batches
     budget_s = math.inf if of.choice.budget_s is None else of.choice.budget_s
     network = congestion.model.network
-    settings = of.whole_step_settings
+    settings = of.choice
     played = play_together(made.activities, network, settings, budget_s / 2)
     left_s = budget_s - played.cpu_s
     apart = play_together(made.activities, network, settings, left_s, apart=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from trainscout.simulators.predictor.network.choice import NetworkChoice
 from trainscout.simulators.predictor.network.neighbours import Neighbour, neighbourhood
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.network.topology.network import Network
@@ -23,7 +24,7 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 from .patterns import by_node, exchange, pattern
-from .play import EngineSettings, Played, play
+from .play import Played, play
 from .transfers import Floats, Ints, Transfers, groups, together, transfers
 
 RING, TREE, HIERARCHICAL = "ring", "tree", "hierarchical"
@@ -123,7 +124,7 @@ class CongestionModel:
     """Plays patterns on one cluster's network; each once per size."""
 
     def __init__(
-        self, cluster: Cluster, gpu: Gpu, fabric: SwitchFabric, settings: EngineSettings
+        self, cluster: Cluster, gpu: Gpu, fabric: SwitchFabric, settings: NetworkChoice
     ) -> None:
         """
         Raises:
@@ -218,7 +219,7 @@ def unshared(cluster: Cluster, gpu: Gpu, fabric: SwitchFabric) -> Network:
 
 
 def congestion_model(
-    cluster: Cluster, gpu: Gpu, fabric: SwitchFabric, settings: EngineSettings
+    cluster: Cluster, gpu: Gpu, fabric: SwitchFabric, settings: NetworkChoice
 ) -> CongestionModel:
     """The one of this process for these declarations: what was played is not played again.
 

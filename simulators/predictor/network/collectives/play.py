@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from trainscout.simulators.predictor.network.choice import (
+    ENGINES,
+    WHITEBOX,
+    CongestedNetwork,
+    NetworkChoice,
+)
 from trainscout.simulators.predictor.network.hybrid.memory import joined
-from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
-from trainscout.simulators.predictor.network.neighbours import Neighbour
+from trainscout.simulators.predictor.network.neighbours import neighbourhood
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.fabric import Failure
 from trainscout.simulators.predictor.network.topology.network import Network
@@ -21,45 +26,14 @@ from trainscout.simulators.predictor.network.topology.routing import (
     find_routes,
     mixed,
 )
-from trainscout.simulators.predictor.network.topology.wiring import links_named
+from trainscout.simulators.predictor.network.topology.wiring import build_network, links_named
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 from .transfers import Floats, Ints, Transfers, split
 
-ENGINES = ("flow", "packet", "hybrid")
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """Which engine, and its own settings."""
-
-    name: str = "flow"
-    packet: PacketSettings = field(default_factory=PacketSettings)
-    hybrid: HybridSettings = field(default_factory=HybridSettings)
-    queue_pairs: int = 1
-    """Of every connection, each hashed to a path of its own."""
-    neighbours: tuple[Neighbour, ...] = ()
-    """Jobs that communicate meanwhile."""
-    failures: tuple[Failure, ...] = ()
-    """Links that fail meanwhile."""
-
-    @property
-    def sprays(self) -> bool:
-        """Whether packets of one flow take several paths."""
-        return self.name == "packet" and self.packet.routing != "flow"
-
-    @property
-    def paths(self) -> int:
-        """How many paths a flow must know: its own, or several to spray or to escape to."""
-        return self.packet.paths if self.sprays or self.failures else 1
-
-    @property
-    def plays_alike(self) -> bool:
-        """Whether transfers that share no link with others do what others like them do: packets
-        on paths of their own that chance has no part in. Fluid flows are shared out faster than
-        they are compared."""
-        by_chance = self.packet.congestion == "dcqcn"
-        return self.name != "flow" and self.paths == 1 and not by_chance
+FLUID = NetworkChoice("flow")
 
 
 @dataclass(frozen=True)
@@ -79,7 +53,7 @@ def play(
     network: Network,
     what: Transfers,
     size: float,
-    settings: EngineSettings | None = None,
+    settings: NetworkChoice = FLUID,
     others: Sequence[Transfers] = (),
     memory: dict[bytes, Any] | None = None,
 ) -> Played:
@@ -91,7 +65,6 @@ def play(
     Raises:
         InputError: for an unknown engine or settings, or GPUs that no working path joins.
     """
-    settings = EngineSettings() if settings is None else settings
     more = 16.0
     while True:
         engine = make_engine(network, settings, memory=memory)
@@ -108,7 +81,7 @@ def _played_with_others(
     network: Network,
     what: Transfers,
     size: float,
-    settings: EngineSettings,
+    settings: NetworkChoice,
     others: Sequence[Transfers],
     more: float,
 ) -> tuple[Played, float]:
@@ -151,7 +124,7 @@ def _played_with_others(
 
 
 def paths_of(
-    network: Network, what: Transfers, settings: EngineSettings, first_link: int = 0
+    network: Network, what: Transfers, settings: NetworkChoice, first_link: int = 0
 ) -> tuple[Routes, dict[str, list[Routes]]]:
     """The paths of transfers, and as an engine's ``others`` those that their packets may take as
     well; over a copy of the network whose links begin at ``first_link``."""
@@ -165,7 +138,7 @@ def paths_of(
 
 def make_engine(
     network: Network,
-    settings: EngineSettings,
+    settings: NetworkChoice,
     copies: int = 1,
     memory: dict[bytes, Any] | None = None,
 ) -> Any:
@@ -175,8 +148,8 @@ def make_engine(
     Raises:
         InputError: for an unknown engine or settings out of range.
     """
-    require_choice("network.engine", settings.name, ENGINES)
-    if settings.name == "flow":
+    require_choice("network.engine", settings.engine, ENGINES)
+    if settings.engine == "flow":
         from trainscout.simulators.predictor.network.flow.engine import FlowEngine
 
         return FlowEngine(np.tile(network.rate_bytes_per_s, copies), network.max_hops)
@@ -185,7 +158,7 @@ def make_engine(
 
     rates, delays = (np.tile(each, copies) for each in (network.rate_bytes_per_s, network.delay_s))
     links = (rates, delays, network.max_hops)
-    packet = settings.packet
+    packet = settings.packets
     if settings.failures:
         first = np.arange(copies) * network.num_links
         failing = [
@@ -193,7 +166,7 @@ def make_engine(
             for at, each in enumerate(settings.failures)
         ]
         return FailingEngine(*links, packet, failing)
-    if settings.name == "packet":
+    if settings.engine == "packet":
         return PacketEngine(*links, packet)
     from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
 
@@ -204,6 +177,15 @@ def make_engine(
             problem = "is played packet by packet"
             raise InputError(f"network.packet.{name}", value, problem, "network=packet")
     return HybridEngine(*links, packet, settings.hybrid, memory)
+
+
+def check_playable(of: CongestedNetwork, cluster: Cluster, gpu: Gpu) -> None:
+    """Refuse switches that this cluster cannot be wired to, and engines that cannot play."""
+    if cluster.measured:
+        problem = "plays over again what cluster.measured_collectives holds"
+        raise InputError("network.engine", of.choice.engine, problem, WHITEBOX)
+    whole = neighbourhood(cluster, of.choice.neighbours).cluster
+    make_engine(build_network(whole, gpu, of.fabric), of.choice)
 
 
 def _failing_links(network: Network, failure: Failure, at: int) -> Ints:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from trainscout.simulators.predictor.network.choice import NetworkChoice
 from trainscout.simulators.predictor.network.collectives import play
 from trainscout.simulators.predictor.network.collectives.transfers import Floats
 from trainscout.simulators.predictor.network.topology.network import Network
@@ -49,7 +50,7 @@ class PlayedTogether:
 def play_together(
     of: Activities,
     network: Network,
-    settings: play.EngineSettings,
+    settings: NetworkChoice,
     budget_s: float = math.inf,
     *,
     apart: bool = False,
@@ -73,7 +74,7 @@ def play_together(
 
 class _Player:
     def __init__(
-        self, of: Activities, network: Network, settings: play.EngineSettings, *, apart: bool
+        self, of: Activities, network: Network, settings: NetworkChoice, *, apart: bool
     ) -> None:
         self.of = of
         self.network = network
@@ -162,7 +163,7 @@ class _Player:
         if number not in self.routes:
             copy = self.copy.get(message.kind, 0)
             routes, more = play.paths_of(self.network, message.transfers, self.settings, copy)
-            if class_of := self.settings.packet.class_of:
+            if class_of := self.settings.packets.class_of:
                 more["traffic_class"] = class_of.get(message.kind, max(class_of.values()))
             self.routes[number] = routes, more
         return self.routes[number]

@@ -13,7 +13,6 @@ from trainscout.simulators.predictor.network.collectives.congestion import (
     Pattern,
     congestion_model,
 )
-from trainscout.simulators.predictor.network.collectives.play import EngineSettings
 from trainscout.simulators.predictor.network.neighbours import Neighbour, neighbourhood
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -26,7 +25,7 @@ def factor(*neighbours: Neighbour, engine: str = "flow", size: float = 1e12) -> 
     cluster, gpu = hardware("h100_64")
     fabric = fabric_named("leaf_spine", nics_per_leaf=8, oversubscription=2.0, routing="adaptive")
     changed = replace(cluster, num_nodes=8, **SINGLE)
-    model = congestion_model(changed, gpu, fabric, EngineSettings(engine, neighbours=neighbours))
+    model = congestion_model(changed, gpu, fabric, NetworkChoice(engine, neighbours=neighbours))
     return model.congested(Pattern("round", ((2, 4),)), size).factor
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.collectives.test_congestion import NODE_A_LEAF, PATTERNS
 from tests.simulators.predictor.network.topology.test_network import hardware
+from trainscout.simulators.predictor.network.choice import NetworkChoice
 from trainscout.simulators.predictor.network.collectives.congestion import transfers_of
 from trainscout.simulators.predictor.network.collectives.play import (
-    EngineSettings,
     first_alike,
     make_engine,
     paths_of,
@@ -37,7 +37,7 @@ def test_all_flows_arrive_as_when_every_flow_is_played(what, seed, worn, engine)
     cluster, gpu = hardware("h100_64")
     network = build_network(cluster, gpu, replace(NODE_A_LEAF, ecmp_seed=seed, link_health=worn))
     made = together(transfers_of(what, network.gpus, network.domain))
-    by = EngineSettings(engine)
+    by = NetworkChoice(engine)
     routes, _ = paths_of(network, made, by)
     every = make_engine(network, by)
     flows = every.add(routes, np.maximum(made.share * MB, 1.0))
@@ -67,5 +67,5 @@ def test_components_are_alike_by_sizes_rates_delays_and_where_routes_meet():
     [({}, True), ({"congestion": "dcqcn"}, False), ({"routing": "spray"}, False)],
 )
 def test_what_chance_has_a_part_in_is_played_whole(packet, alike):
-    assert EngineSettings("packet", PacketSettings(**packet)).plays_alike == alike
-    assert not EngineSettings("flow").plays_alike
+    assert NetworkChoice("packet", packet=PacketSettings(**packet)).plays_alike == alike
+    assert not NetworkChoice("flow").plays_alike

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.topology.test_network import fabric_named, hardware
+from trainscout.simulators.predictor.network.choice import NetworkChoice
 from trainscout.simulators.predictor.network.collectives.congestion import (
     CongestionModel,
     Pattern,
@@ -17,14 +18,13 @@ from trainscout.simulators.predictor.network.collectives.congestion import (
     congestion_model,
     transfers_of,
 )
-from trainscout.simulators.predictor.network.collectives.play import EngineSettings
 from trainscout.simulators.predictor.network.collectives.transfers import groups, together
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.network.topology.routing import find_routes
 from trainscout.simulators.predictor.question.errors import InputError
 
 MB = 1e6
-FLOW = EngineSettings("flow")
+FLOW = NetworkChoice("flow")
 # Eight nodes, one under each leaf: whatever leaves a node crosses a spine.
 NODE_A_LEAF = fabric_named("leaf_spine", nics_per_leaf=8)
 # One fat uplink a leaf: shared, but nothing collides.
@@ -32,7 +32,7 @@ ONE_SPINE = fabric_named("leaf_spine", nics_per_leaf=8, uplink_gbps=3200.0)
 RAILS = fabric_named("rail_optimised")
 
 
-def model(fabric: SwitchFabric, engine: EngineSettings = FLOW) -> CongestionModel:
+def model(fabric: SwitchFabric, engine: NetworkChoice = FLOW) -> CongestionModel:
     cluster, gpu = hardware("h100_64")
     # Without the microsecond a hop, only bytes and rates count.
     return congestion_model(cluster, gpu, replace(fabric, hop_latency_s=0.0), engine)
@@ -229,7 +229,7 @@ def test_packets_find_the_same_oversubscription(engine):
     sending_s, travelling_s = 2 * MB / 50e9, 4e-6
     for ratio in (1.0, 2.0):
         fabric = replace(ONE_SPINE, oversubscription=ratio)
-        wired = congestion_model(cluster, gpu, fabric, EngineSettings(engine))
+        wired = congestion_model(cluster, gpu, fabric, NetworkChoice(engine))
         factor = wired.congested(Pattern("round", ((8, 8),)), 2 * MB).factor
         expected = (ratio * sending_s + travelling_s) / (sending_s + travelling_s)
         assert factor == pytest.approx(expected, rel=0.005)
@@ -257,7 +257,7 @@ def test_what_was_played_before_changes_no_factor(patterns, seed):
     """The hybrid engine remembers components of one pattern for all others."""
     cluster, gpu = hardware("h100_64")
     fabric = replace(NODE_A_LEAF, ecmp_seed=seed)
-    hybrid = EngineSettings("hybrid")
+    hybrid = NetworkChoice("hybrid")
     _plays.cache_clear()
     wired = CongestionModel(cluster, gpu, fabric, hybrid)
     in_turn = [wired.congested(what, 4 * MB).factor for what in patterns]

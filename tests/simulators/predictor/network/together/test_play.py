@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.topology.test_network import fabric_named, wired
+from trainscout.simulators.predictor.network.choice import NetworkChoice
 from trainscout.simulators.predictor.network.collectives.patterns import send
-from trainscout.simulators.predictor.network.collectives.play import EngineSettings
 from trainscout.simulators.predictor.network.collectives.transfers import together
 from trainscout.simulators.predictor.network.together.activities import Activities, Message, alone
 from trainscout.simulators.predictor.network.together.play import play_together
@@ -13,7 +13,7 @@ from trainscout.simulators.predictor.network.together.play import play_together
 NETWORK = wired("h100_64", fabric_named("leaf_spine", nics_per_leaf=64, hop_latency_s=0.0))
 NIC = 50e9
 MB = 1e6
-ENGINES = [EngineSettings(name) for name in ("flow", "packet", "hybrid")]
+ENGINES = [NetworkChoice(name) for name in ("flow", "packet", "hybrid")]
 FLOW = ENGINES[0]
 
 
@@ -42,7 +42,7 @@ def test_alone_everything_takes_its_own_time():
     assert end.tolist() == [1e-3, 3e-3, 6e-3, 2e-3]
 
 
-@pytest.mark.parametrize("settings", ENGINES, ids=lambda each: each.name)
+@pytest.mark.parametrize("settings", ENGINES, ids=lambda each: each.engine)
 def test_messages_that_meet_share_their_link(settings):
     """The second has a millisecond to itself, then both have half of the NIC."""
     played = play_together(MET, NETWORK, settings)
@@ -54,7 +54,7 @@ def test_messages_that_meet_share_their_link(settings):
     assert played.link_bytes[down] == pytest.approx(200 * MB)
 
 
-@pytest.mark.parametrize("settings", ENGINES, ids=lambda each: each.name)
+@pytest.mark.parametrize("settings", ENGINES, ids=lambda each: each.engine)
 def test_kinds_apart_do_not_meet(settings):
     played = play_together(MET, NETWORK, settings, apart=True)
     np.testing.assert_allclose(played.end_s, alone(MET)[1], rtol=2e-3)
@@ -75,7 +75,7 @@ def test_a_message_waits_for_all_and_its_delay():
 
 def test_a_budget_ends_with_what_is_known():
     long = activities([1e-3, 1.0], [-1, 0], [(0, 1)], [Message(send(0, 8), 50e9, 0.0)])
-    played = play_together(long, NETWORK, EngineSettings("packet"), 0.01)
+    played = play_together(long, NETWORK, NetworkChoice("packet"), 0.01)
     assert played.end_s[0] == 1e-3
     assert np.isinf(played.end_s[1])
     assert not played.whole

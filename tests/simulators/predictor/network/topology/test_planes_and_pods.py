@@ -14,11 +14,11 @@ from tests.simulators.predictor.network.topology.test_network import (
     wired,
 )
 from tests.simulators.predictor.network.topology.test_routing import names, pairs
+from trainscout.simulators.predictor.network.choice import NetworkChoice
 from trainscout.simulators.predictor.network.collectives.congestion import (
     Pattern,
     congestion_model,
 )
-from trainscout.simulators.predictor.network.collectives.play import EngineSettings
 from trainscout.simulators.predictor.network.topology.routing import find_routes
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -83,7 +83,7 @@ def factor(fabric, engine: str = "flow", queue_pairs: int = 1, **hosts: int):  #
     cluster, gpu = hardware("h100_64")
     apart = hosts.pop("apart")
     changed = replace(cluster, **{**HOSTS, **hosts})
-    settings = EngineSettings(engine, queue_pairs=queue_pairs)
+    settings = NetworkChoice(engine, queue_pairs=queue_pairs)
     model = congestion_model(changed, gpu, fabric, settings)
     count = changed.num_gpus // apart
     return model.congested(Pattern("round", ((count, apart),)), 1e12).factor
