@@ -125,7 +125,7 @@ def _played_with_others(
 
 def paths_of(
     network: Network, what: Transfers, settings: NetworkChoice, first_link: int = 0
-) -> tuple[Routes, dict[str, list[Routes]]]:
+) -> tuple[Routes, dict[str, Any]]:
     """The paths of transfers, and as an engine's ``others`` those that their packets may take as
     well; over a copy of the network whose links begin at ``first_link``."""
     found = []
