@@ -126,8 +126,9 @@ def framework_of(
     if name in ("huggingface", "deepspeed") and row.gated_mlp == 0:
         # Its GPT-2, NeoX, BLOOM and Falcon make queries, keys and values in one product.
         changes["separate_projections"] = False
-        if name == "deepspeed" and era.before(_SINCE["loss_cast_in_its_gpt"]):
-            changes["cross_entropy"] = "uncast"
+        # Their own losses copied logits as they were, and cast none.
+        uncast = name == "deepspeed" and era.before(_SINCE["loss_cast_in_its_gpt"])
+        changes["cross_entropy"] = "uncast" if uncast else "eager"
     if name == "huggingface" and "fsdp" in row.dist_optimizer.lower():
         # It wraps blocks in checkpoints that do not reenter; Trainer's own flag wraps its units.
         trainer = any(word in row.framework.lower() for word in ("trainer", "hfautomodel"))

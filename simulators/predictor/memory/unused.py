@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 
+from trainscout.simulators.predictor.question.framework import EAGER_LOSSES
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
 from trainscout.simulators.predictor.workload.ir import (
@@ -118,7 +119,7 @@ def vacated_bytes(job: Job, stage: Stage, static: Static) -> int:
     Llama-3-8B err 3.3 % with it (5.9 without); a loop over Qwen2 of Transformers on virtual GPUs
     leaves 1.1 to 1.6 GiB more unused (2,048 to 8,192 tokens).
     """
-    if job.framework.cross_entropy != "eager" or job.precision in ("fp32", "tf32"):
+    if job.framework.cross_entropy not in EAGER_LOSSES or job.precision in ("fp32", "tf32"):
         return 0
     most = 0
     for chunk in stage.chunks:

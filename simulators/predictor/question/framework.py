@@ -26,7 +26,8 @@ WRITTEN_DISPATCHES = ("", "half", "atomic", "fp32")
 DELTA_RULES = ("fused", "rows", "solved")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 MOMENTS_8BIT = ("none", "layers", "all")
-CROSS_ENTROPIES = ("in_place", "pieces", "compiled", "fp32", "copies", "eager", "uncast")
+EAGER_LOSSES = ("eager", "shifted")
+CROSS_ENTROPIES = ("in_place", "pieces", "compiled", "fp32", "copies", *EAGER_LOSSES, "uncast")
 LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8", "quantised_weights")
 
 
@@ -154,7 +155,8 @@ class Framework:
     tokens after others, whose logits are made then (``pieces``: Liger's), reads them and writes a
     gradient (``compiled``), keeps an fp32 softmax made in place of the logits' fp32 copy
     (``fp32``), or beside that copy (``copies``), or runs as PyTorch's loss, each step a tensor, on
-    an fp32 copy (``eager``) or on logits as they are, which the loop holds on to (``uncast``)."""
+    an fp32 copy (``eager``), on a second one without each sequence's last token (``shifted``), or
+    on logits as they are, which the loop holds on to (``uncast``)."""
     gathers_logits: bool = False
     """Tensor-parallel ranks gather the logits of the whole vocabulary and take the loss of all of
     them (an output layer whose plan says ``Replicate``), instead of each of its part."""

@@ -233,7 +233,8 @@ def loss_ops(shard: Shard, logits: int) -> Passes:
     for the gradient; the first writes that over them and scales it in the backward pass (in
     ``pieces``, the gradient of the projection's input), the second makes it there. The others
     cast to fp32, subtract the maximum, exponentiate, sum and normalise (Megatron's
-    vocabulary-parallel loss; PyTorch's moves as much), and cast the gradient back. A log-softmax
+    vocabulary-parallel loss; PyTorch's moves as much), and cast the gradient back. ``shifted``
+    copies what was cast, and puts the gradient of that into zeros. A log-softmax
     in 16 bits takes rows one by one, whose gradients are filled, made and stacked. What a
     softmax split by DTensors moves was recorded on two virtual GPUs.
     """
@@ -261,13 +262,19 @@ def loss_ops(shard: Shard, logits: int) -> Passes:
             [Streaming("loss_fwd", "cross_entropy", s * logits, launches=2)],
             [Streaming("loss_bwd", "cross_entropy", 2 * s * logits)],
         )
+    copy, copy_bwd = [], []
+    if shard.cross_entropy == "shifted":
+        copy = [Streaming("logits_shift", "memcpy", 8 * logits)]
+        copy_bwd = [Streaming("logits_shift_bwd", "memcpy", 12 * logits, launches=2)]
     return (
         [
             Streaming("logits_cast", "cast", (s + 4) * logits),
+            *copy,
             Streaming("loss_fwd", "cross_entropy", 5 * 4 * logits, launches=8),
         ],
         [
             Streaming("loss_bwd", "cross_entropy", 2 * 4 * logits, launches=3),
+            *copy_bwd,
             Streaming("logits_grad_cast", "cast", (s + 4) * logits),
         ],
     )

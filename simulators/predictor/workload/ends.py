@@ -166,6 +166,7 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
         "fp32": (4, size),
         "copies": (4, size + 4),
         "eager": (4, 8),
+        "shifted": (4, 8),
         "uncast": (2 * size, 2 * size),
     }[shard.cross_entropy]
     return kept, beside, beside + 4 * splits_softmax(shard)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from trainscout.simulators.predictor.question.experts import Moe
-from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.framework import EAGER_LOSSES, Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
@@ -323,7 +323,7 @@ def _loss(job: Job) -> str:
     if taught is not None:
         whole = taught.loss == "kl" or framework.autocast
         return taught.loss if whole else f"{taught.loss}_16bit"
-    as_they_are = framework.cross_entropy == "eager" and not framework.autocast
+    as_they_are = framework.cross_entropy in EAGER_LOSSES and not framework.autocast
     return "log_softmax" if job.training.dpo is not None and as_they_are else "next"
 
 

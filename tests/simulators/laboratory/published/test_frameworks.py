@@ -341,11 +341,22 @@ def test_gpt_2_of_transformers_projects_at_once(label):
     assert not framework(framework=label, gated_mlp=0).separate_projections
 
 
-def test_the_loss_of_gpts_under_deepspeed_took_logits_as_they_were() -> None:
-    kinds = {(2023, 0): "uncast", (2025, 0): "eager", (2023, 1): "eager"}
-    for (year, gated), loss in kinds.items():
-        label = f"Hugging Face transformers with DeepSpeed, {year}"
-        assert framework(framework=label, gated_mlp=gated).cross_entropy == loss
+@pytest.mark.parametrize(
+    ("software", "year", "gated", "loss"),
+    [
+        # The loss of GPTs took logits as they were; later, and elsewhere, on an fp32 copy.
+        ("with DeepSpeed", 2023, 0, "uncast"),
+        ("with DeepSpeed", 2025, 0, "eager"),
+        ("with Accelerate", 2023, 0, "eager"),
+        # Logits were copied without their last token, before labels were shifted instead.
+        ("with DeepSpeed", 2023, 1, "shifted"),
+        ("with Accelerate", 2023, 1, "shifted"),
+        ("with Accelerate", 2025, 1, "eager"),
+    ],
+)
+def test_the_loss_of_transformers(software: str, year: int, gated: int, loss: str) -> None:
+    label = f"Hugging Face transformers {software}, {year}"
+    assert framework(framework=label, gated_mlp=gated).cross_entropy == loss
 
 
 def test_gpt_2_of_transformers_had_no_fused_attention_yet():
