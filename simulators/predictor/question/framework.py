@@ -314,6 +314,9 @@ class Framework:
     """PyTorch's own wrappers keep replicas alike. DDP copies gradients into buckets and what was
     reduced back; FSDP copies a unit's into one tensor of the type that they are reduced in, which
     the first FSDP (without ``copies_gathered``) divides before that."""
+    checks_gradients: bool = False
+    """Before they are reduced, the norm of gradients is taken to see that none is NaN (Megatron's
+    DDP: ``check_for_nan_in_grad``)."""
     divides_gradients: bool = False
     """Before they are reduced, a kernel of its own divides gradients by the replicas (Megatron's
     DDP but for ``average_in_collective``)."""

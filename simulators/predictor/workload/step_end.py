@@ -103,6 +103,8 @@ def finish_block(
         rows = model.padded_vocab_size(recipe.tp, job.framework.aligns_vocabulary) // recipe.tp
         moved = rows * model.hidden_size * size
         ops.append(Collective("embedding_grads", "all_reduce", moved, "embedding", "fp32"))
+    if job.framework.checks_gradients:
+        ops.append(Streaming("check_grads", "reduce", size * parameters.total))
     if job.framework.divides_gradients and job.dp * recipe.cp > 1:
         ops.append(Streaming("divide_grads", "elementwise", 2 * size * parameters.total))
     if job.framework.torch_wrappers and recipe.zero_stage == 0 and job.dp * recipe.cp > 1:

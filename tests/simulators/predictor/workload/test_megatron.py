@@ -130,12 +130,13 @@ def test_ddp_copies_gradients_into_buckets_and_back() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "moved"), [(8, 2 * 4), (1, 0)])
-def test_megatron_reads_and_writes_gradients_to_divide_them_by_its_replicas(
+def test_megatron_reads_gradients_for_nans_and_divides_them_by_its_replicas(
     gpus: int, moved: int
 ) -> None:
-    job = make_job(LLAMA, gpus_per_node=gpus, training={"divides_gradients": True})
-    stage = build_workload(job).stages[0]
+    facts = {"checks_gradients": True, "divides_gradients": True}
+    stage = build_workload(make_job(LLAMA, gpus_per_node=gpus, training=facts)).stages[0]
     total = sum(run.count * run.parameters.total for run in stage.chunks[0].runs)
+    assert bytes_of("check_grads", stage.finish) == 4 * total
     assert bytes_of("divide_grads", stage.finish) == moved * total
 
 
