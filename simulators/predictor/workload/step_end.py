@@ -127,8 +127,9 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     """Clip, update, write back, zero the gradients, and quantise what is multiplied so.
 
     The update reads gradient, master (or parameter) and moments, and writes master, moments
-    and the forward copy, which it reads too where it is half of the master. Where 16-bit moments
-    are unpacked for it, it works on their fp32 copies.
+    and, where it is half of the master, the forward copy, which it reads, too. Of an fp32 master
+    the copy is made by kernels of its own (Megatron's ``_copy_main_params_to_model_params``,
+    DeepSpeed's ``step``). Where 16-bit moments are unpacked for it, it works on their fp32 copies.
     """
     size = gradient_bytes_per_parameter(job)
     owned = owned_parameters(parameters, job)
@@ -140,7 +141,7 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     weight = master_bytes(job) or parameter_bytes(job)
     kept = moment_bytes(parameters, job)
     moments = int(here * OPTIMIZERS["adam"].moment_bytes) if _unpacks_moments(job) else kept
-    copy = {0: 0, 2: 2, 4: 1}[master_bytes(job)] * parameter_bytes(job)
+    copy = 2 * parameter_bytes(job) if master_bytes(job) == 2 else 0
     update = here * (size + 2 * weight + copy) + 2 * moments
     if not _in_one_pass(job):
         # ``_multi_tensor_adamw``: of weights 4 tensors are read or written, of gradients 2, of
@@ -151,6 +152,8 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
         Streaming("clip_grads", "elementwise", 2 * clipped * size),
         Streaming("update", "optimizer", update, launches=4),
     ]
+    if master_bytes(job) == 4:
+        ops.append(Streaming("copy_weights", "cast", here * (4 + parameter_bytes(job))))
     if not job.framework.torch_wrappers:
         # PyTorch's optimizers let gradients go (``set_to_none``).
         ops.append(Streaming("zero_grads", "memcpy", held * size, launches=2))
