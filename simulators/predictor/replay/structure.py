@@ -78,7 +78,9 @@ class Sharing:
             gather_every=units and not (stage == 2 and whole),
             gather_again=units and stage == 3,
             gather_overlaps=units or (replicated and recipe.overlap_param_gather),
-            in_turn=replicated and stage >= 2,
+            # A backward pass ends when what it reduced has arrived (``_fsdp_param_group.py:
+            # finalize_backward``).
+            in_turn=replicated and (stage >= 2 or each),
             in_flight=in_flight,
             gathered_backward=in_flight if framework.prefetches_backward else _ALONE,
         )
