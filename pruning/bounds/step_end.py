@@ -162,7 +162,10 @@ class EndPricer:
                     name, gather, outer, counts, pricer
                 )
                 every |= more
-                each_s += gather_s * (sharing.gather_every + sharing.gather_again)
+                # What forward passes leave gathered is not gathered for backward ones.
+                kept = (run.parameters for chunk in chunks for run in chunk.runs if run.kept)
+                again_s = gather_s - sum(self.seconds(gather(each), pricer) for each in kept)
+                each_s += gather_s * sharing.gather_every + again_s * sharing.gather_again
         finish_s = self.alone(finish, pricer)
         passes_s = last_s, all_s, first_s, gather_s, each_s
         return StageEnd(reduce_alone_s, finish_s, optimizer_s, *passes_s, **every)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pruning.questions import jobs
-from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, make_job
+from tests.simulators.jobs import GPT175B, LLAMA, MIXTRAL_8X7B, make_job
 from trainscout.pruning.bounds.columns import PASS_FIELDS
 from trainscout.pruning.bounds.layouts import Layout
 from trainscout.pruning.bounds.recipe_bounds import Bounds
@@ -39,6 +39,24 @@ def test_bounds_are_admissible(job):
     memory = prediction.memory
     assert bounds.memory_bytes[0] <= memory.peak_reserved_bytes
     assert bounds.used_bytes[0] <= memory.capacity_bytes - memory.headroom_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "recipe", "training"),
+    [
+        # The ends, a unit of their own, stay gathered between both passes.
+        (replace(LLAMA, vocab_size=65536), {"zero_stage": 3}, {"one_root_unit": True}),
+        # Each micro-batch's gradients are reduced, and the next backward pass waits for them.
+        (MIXTRAL_8X7B, {"overlap_grad_reduce": True}, {"reduces_each_pass": True}),
+    ],
+)
+def test_bounds_are_admissible_where_many_micro_batches_wait_for_exchanges(
+    model, recipe, training
+):
+    job = make_job(model, nodes=4, batch=512, training=training, **recipe)
+    job = replace(job, cluster=replace(job.cluster, nic_gbps=4.0))
+    step_time_s = ReplaySimulator().without_error_bar(job).step_time_s
+    assert 0.9 * step_time_s < bounds_of(job).step_time_s[0] <= step_time_s
 
 
 @given(jobs())
