@@ -35,7 +35,7 @@ from .published.rows import TRUSTED, Row, read_rows
 
 FAILED_LAYOUTS = DATA / "failed_layouts.csv"
 SWEPT_RUNS = DATA / "ultrascale_runs.csv"
-_DEGREES = {"num_gpus", "tp", "pp", "dp", "cp", "ep"}
+_LAYOUT = {"num_gpus", "tp", "pp", "dp", "cp", "ep", "micro_batch", "recompute"}
 # Layouts fail for other reasons too, and what ran may have run otherwise than it says.
 _FAILED_OF_MEMORY = 0.95
 # Needs farther from the capacity than this, as a logarithm, say nothing of how predictions err.
@@ -91,7 +91,7 @@ def evidence(
     for row in mark_extrapolated(rows):
         outcome = job_of(row, declarations)
         # A layout that was inferred, perhaps from the memory itself, is no evidence about it.
-        inferred = _DEGREES & set(row.inferred_fields.split())
+        inferred = _LAYOUT & row.inferred
         untrusted = row.quality not in TRUSTED or row.extrapolated or inferred
         if untrusted or isinstance(outcome, NotReplayable):
             continue

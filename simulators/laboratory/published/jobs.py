@@ -108,7 +108,13 @@ def _replayable(row: Row, declarations: Declarations) -> Replayable:
         framework=framework,
     )
     check_job(job)
-    picks = recomputes_modules(framework, era)
+    more = heavier_recomputation(row, statement, model, recipe)
+    if recomputes_modules(framework, era):
+        more, picking = (), picked_recomputation(row, statement, model, recipe)
+    elif "recompute" in row.inferred:
+        more, picking = (), more
+    else:
+        picking = ()
     inferred: tuple[str, ...] = ()
     if row.inferred_fields:
         inferred = (f"inferred by the collector of the row: {row.inferred_fields}",)
@@ -126,8 +132,8 @@ def _replayable(row: Row, declarations: Declarations) -> Replayable:
         + about_training
         + inferred,
         deepest_sharding=deepest_sharding(row, degrees, framework),
-        heavier=() if picks else heavier_recomputation(row, statement, model, recipe),
-        picking=picked_recomputation(row, statement, model, recipe) if picks else (),
+        heavier=more,
+        picking=picking,
     )
 
 

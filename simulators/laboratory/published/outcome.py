@@ -17,8 +17,9 @@ class Replayable:
     """A job and, in words, everything it takes for granted beyond what the row states.
 
     ``heavier``: where it is not published what is recomputed, recipes that recompute ever more: it
-    must be as much as fitting in memory took. ``picking``: the same where software picks modules;
-    which ones nobody knows, so they say whether a run may have fitted, not what it took.
+    must be as much as fitting in memory took. ``picking``: the same where software picks modules,
+    or where the row's collector inferred it; which ones nobody knows, so they say whether a run may
+    have fitted, not what it took.
     ``deepest_sharding``: as ``heavier`` of sharding, up to this ZeRO stage; None where it is
     published.
     """

@@ -379,8 +379,10 @@ def picked_recomputation(
 
 
 def _says_what_is_recomputed(row: Row, statement: Statement) -> bool:
+    """Not where the row's collector inferred it, perhaps from what the run took."""
     facts = ("recompute", "recompute_layers", "recompute_of", "modules")
-    return bool(row.recompute) or any(statement.says(fact) for fact in facts)
+    stated = bool(row.recompute) and "recompute" not in row.inferred
+    return stated or any(statement.says(fact) for fact in facts)
 
 
 def _recompute_modules(statement: Statement, framework: Framework) -> str | None:

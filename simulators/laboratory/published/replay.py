@@ -106,7 +106,8 @@ def replay_row(row: Row, declarations: Declarations, simulator: Simulator) -> Re
         assumptions += about_measured(row, job, measured, prediction)
     needs = prediction.memory
     if needs.band == NO:
-        needs, assumed = _with_modules_picked(job, outcome.picking, needs, simulator)
+        recomputing = (*outcome.heavier, *outcome.picking)
+        needs, assumed = _with_more_recomputed(job, recomputing, needs, simulator)
         assumptions += assumed
     if needs.band != FITS:
         assumptions = (*assumptions, _format_misfit(needs))
@@ -155,11 +156,11 @@ def _until_it_fits(
     return outcome.job, prediction, ()
 
 
-def _with_modules_picked(
-    job: Job, picking: Sequence[Recipe], needs: Memory, simulator: Simulator
+def _with_more_recomputed(
+    job: Job, recomputing: Sequence[Recipe], needs: Memory, simulator: Simulator
 ) -> tuple[Memory, tuple[str, ...]]:
-    """The memory with the fewest modules recomputed that may fit, where the run may have."""
-    for recipe in picking:
+    """The memory with the least recomputed that may fit, where the run may have."""
+    for recipe in recomputing:
         tried = replace(job, recipe=recipe)
         if why_invalid(tried) is None:
             found = simulator.simulate(tried).memory

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -99,6 +100,11 @@ class Row:
     fault: str = ""
     readings: str = ""
     extrapolated: bool = False
+
+    @property
+    def inferred(self) -> frozenset[str]:
+        """The words of ``inferred_fields``: columns that nobody published, and why."""
+        return frozenset(re.findall(r"\w+", self.inferred_fields))
 
 
 _NO_COLUMNS = ("fault", "readings", "extrapolated")

@@ -52,7 +52,8 @@ def test_rows_are_evidence_of_what_they_publish() -> None:
     assert measured.off is not None
     assert doubled.off == pytest.approx(measured.off + math.log(2))
     assert evidence([replace(row, quality="C")], declarations()) == []
-    assert evidence([replace(row, inferred_fields="sp num_gpus")], declarations()) == []
+    for inferred in ("sp num_gpus", "vocab, recompute", "micro_batch"):
+        assert evidence([replace(row, inferred_fields=inferred)], declarations()) == []
 
 
 def test_the_layouts_that_failed_can_be_predicted() -> None:

@@ -280,6 +280,12 @@ def test_what_may_have_been_recomputed_where_a_row_does_not_say():
     assert [each.recompute_modules for each in later.picking] == ["layernorm", "layernorm+mlp"]
     stated = replayable(framework="Megatron-Bridge (NeMo 26.06)", recompute="none")
     assert stated.heavier == stated.picking == ()
+    # What a collector inferred says what is predicted, and no more of what fitted.
+    inferred = {"recompute": "none", "inferred_fields": "shape, recompute"}
+    guessed = replayable(framework="Megatron-LM (2023)", **inferred)
+    assert guessed.job.recipe.recompute == "none"
+    assert guessed.heavier == ()
+    assert [each.recompute for each in guessed.picking] == ["selective", "full"]
     blocks = replayable(framework="fms-fsdp (PyTorch FSDP1 + compile)", recompute="selective")
     layers = blocks.job.model.num_layers
     shares = [each.recompute_layers for each in (blocks.job.recipe, *blocks.heavier)]
