@@ -94,6 +94,7 @@ _FRAMEWORKS: tuple[dict[str, object], ...] = (
         "fused_wgrad": False,
         "fused_optimizer": False,
         "torch_wrappers": True,
+        "offloads_inputs": True,
         "moments_8bit": "layers",
     },
     {
@@ -167,6 +168,7 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
         None, "bf16", *_FEW_BITS.get(gpu, ("fp16", "fp8", "fp8_current", "fp8_block"))
     )
     away = pick(0, 100, 50 if zero_stage in (1, 3) else 100) if zero_stage in on_host else 0
+    kept = ("none", "full") if software.get("offloads_inputs") else ("none",)
     recipe = {
         "tp": tp,
         "pp": pp,
@@ -177,7 +179,7 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
         "vpp": vpp,
         "micro_batch": among("micro_batch", 1, 1, 2, 4),
         "recompute": recompute,
-        "offloaded_layers": pick(0, 0, 2) if pp == 1 and recompute == "none" else 0,
+        "offloaded_layers": pick(0, 0, 2) if pp == 1 and recompute in kept else 0,
         "recompute_layers": pick(None, 1, 2) if recompute == "full" else None,
         "recompute_taper": pick(0, 0, 1, 2) if recompute == "full" and pp > 1 else 0,
         "recompute_modules": pick(*_MODULES) if recompute == "selective" else None,

@@ -18,8 +18,8 @@ class Replayable:
 
     ``heavier``: where it is not published what is recomputed, recipes that recompute ever more: it
     must be as much as fitting in memory took. ``picking``: the same where software picks modules,
-    or where the row's collector inferred it; which ones nobody knows, so they say whether a run may
-    have fitted, not what it took.
+    or where the row's collector inferred it; which ones nobody knows, so they say whether a run
+    may have fitted, not what it took.
     ``deepest_sharding``: as ``heavier`` of sharding, up to this ZeRO stage; None where it is
     published.
     """

@@ -101,8 +101,9 @@ def recipe_of(
     )
     modules = _recompute_modules(statement, framework) if recompute == "selective" else None
     offloaded = int(statement.facts.get("offloaded_layers", 0))
-    # No recipe offloads with a pipeline or beside recomputation.
-    can_offload = degrees.pp == 1 and recompute == "none"
+    # No recipe offloads with a pipeline; beside recomputation some software does.
+    inputs = recompute == "full" and framework.offloads_inputs
+    can_offload = degrees.pp == 1 and (recompute == "none" or inputs)
     if statement.says("offload", "activations") or (offloaded and not can_offload):
         assumed.append("activations offloaded to the CPU replayed as kept by the GPU")
     exchange = statement.facts.get("context", "")

@@ -330,6 +330,9 @@ class Framework:
     Megatron-Core's hybrid optimizer, of the distributed optimizer only), or all at once, clipping
     included, and back after that, gradients having left beside the backward pass from ZeRO 2 on
     (``serial``: ZeRO-Offload, partly only under ZeRO 3)."""
+    offloads_inputs: bool = False
+    """Of layers that are recomputed their inputs can wait in the host's memory (Transformers'
+    ``gradient_checkpointing_kwargs.offload``, Accelerate's for FSDP2)."""
     moments_8bit: str = "none"
     """Of which weights Adam's moments can have 8 bits: ``all``, all but those of embeddings, which
     Transformers' Trainer asks bitsandbytes to keep in fp32 (``layers``), or ``none``."""

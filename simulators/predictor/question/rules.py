@@ -157,10 +157,12 @@ def offloading(job: Job) -> Broken:
     # As Megatron-Core's configuration refuses them.
     if recipe.pp > 1:
         return field, "activations are copied to the host without a pipeline only"
-    if recipe.recompute != "none":
+    inputs = recipe.recompute == "full" and job.framework.offloads_inputs
+    if recipe.recompute != "none" and not inputs:
         return field, "activations that are recomputed are not copied to the host: recompute=none"
-    if recipe.offloaded_layers >= job.model.num_layers:
-        return field, f"leaves none of the {job.model.num_layers} layers on the GPU"
+    if recipe.offloaded_layers >= job.model.num_layers + inputs:
+        left = "are more than there are" if inputs else "leaves none on the GPU"
+        return field, f"of {job.model.num_layers} layers {left}"
     if job.framework.cuda_graphs:
         return field, "copies to the host cannot be replayed as a CUDA graph: cuda_graphs"
     return None

@@ -115,4 +115,5 @@ class Recomputation:
         megatron_bridge="model.cpu_offloading_num_layers",
     )
     """Activations of so many first layers wait in the host's memory between the passes, copied
-    beside the kernels (Transformer Engine's ``cpu_offload``): without a pipeline only."""
+    beside the kernels (Transformer Engine's ``cpu_offload``): without a pipeline only. Under
+    ``full`` recomputation inputs of layers do, where the framework can (``offloads_inputs``)."""

@@ -107,6 +107,10 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("offloading", "offloaded_layers", TINY, {"pp": 2, "offloaded_layers": 2}),
     ("offloading", "offloaded_layers", TINY, {"recompute": "full", "offloaded_layers": 2}),
     ("offloading", "offloaded_layers", TINY, {"offloaded_layers": 12}),
+    (
+        *("offloading", "offloaded_layers", TINY),
+        {"recompute": "full", "offloaded_layers": 13, "training": {"offloads_inputs": True}},
+    ),
     ("offloading", "offloaded_layers", TINY, {"offloaded_layers": 2, "cuda_graphs": True}),
     ("sharding_group", "dp_shard", TINY, {"zero_stage": 3, "dp_shard": 3}),
     ("sharding_group", "dp_shard", TINY, {"zero_stage": 0, "dp_shard": 2}),

@@ -30,6 +30,20 @@ def test_a_fast_link_hides_the_copies_and_frees_the_memory():
     assert freed == pytest.approx(copied, rel=0.01)
 
 
+def test_inputs_of_all_layers_that_are_recomputed_can_wait_there():
+    held = {"training": {"offloads_inputs": True}, "recompute": "full"}
+    plain = make_job(TINY, **held)
+    away = over(make_job(TINY, offloaded_layers=TINY.num_layers, **held), 1e15)
+    before, after = simulated(plain), simulated(away)
+    assert after.step_time_s == pytest.approx(before.step_time_s, rel=1e-12)
+    copied = build_workload(away).stages[0].chunks[0].copied_bytes
+    assert copied == TINY.num_layers * plain.sequence_length * TINY.hidden_size * 2
+    assert after.memory.host_bytes == before.memory.host_bytes + copied
+    freed = before.memory.peak_allocated_bytes - after.memory.peak_allocated_bytes
+    # What a layer that runs reads is back.
+    assert freed == pytest.approx(copied * (1 - 1 / TINY.num_layers), rel=0.01)
+
+
 def test_a_slow_link_is_what_every_pass_takes():
     rate = 1e6
     away = over(make_job(TINY, offloaded_layers=8), rate)
