@@ -3,12 +3,13 @@
 To be run whenever predictions of memory have changed: the table it writes is what the bands come
 from. Three kinds of evidence enter: memory that was measured says how far off the prediction was,
 a run that ran that it was at most so far off, a layout that failed that it was at least so far off
-(``_FAILED_OF_MEMORY`` of them).
+(``_AS_IT_SAYS`` of them). Runs of blind tests are among them, which say what a stranger gets.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -29,15 +30,16 @@ from .published.groups import source_group
 from .published.jobs import Declarations, job_of, read_curves, shipped_declarations
 from .published.measured import measured_memory, predicted_memory_bytes, printed_stage
 from .published.outcome import NotReplayable
-from .published.published import DATA, PUBLISHED_RUNS, add_output
+from .published.published import BLIND_TESTS, DATA, PUBLISHED_RUNS, add_output
 from .published.regularity import mark_extrapolated
 from .published.rows import TRUSTED, Row, read_rows
 
 FAILED_LAYOUTS = DATA / "failed_layouts.csv"
 SWEPT_RUNS = DATA / "ultrascale_runs.csv"
 _LAYOUT = {"num_gpus", "tp", "pp", "dp", "cp", "ep", "micro_batch", "recompute"}
-# Layouts fail for other reasons too, and what ran may have run otherwise than it says.
-_FAILED_OF_MEMORY = 0.95
+# Layouts fail for other reasons too, and what ran may have run otherwise than it says: measured
+# memory is then anything within a factor of e.
+_AS_IT_SAYS, _OTHERWISE = 0.95, 0.05 / 2
 # Needs farther from the capacity than this, as a logarithm, say nothing of how predictions err.
 _NEAR = 0.4
 # Runs of one publication share software and machine: together they weigh as one independent run.
@@ -137,16 +139,21 @@ def _likelihood(found: Iterable[Evidence]) -> Grid:
             groups.setdefault((each.publication, each.kind), []).append(each)
     total = np.zeros((len(_BIASES), len(_DEVIATIONS)))
     for (_, kind), members in groups.items():
-        values = np.array([each.room if each.off is None else each.off for each in members])
-        distances = (values[:, None, None] - _BIASES[:, None]) / _DEVIATIONS
-        if kind == "measured":
-            logs = -0.5 * distances**2 - np.log(_DEVIATIONS)
-        else:
-            below = 0.5 * (1 + np.vectorize(math.erf)(distances / math.sqrt(2)))
-            right = below if kind == "ran" else 1 - below
-            logs = np.log(_FAILED_OF_MEMORY * right + 1 - _FAILED_OF_MEMORY)
-        total += logs.mean(axis=0) * min(len(members), _MOST_RUNS)
+        values = tuple(each.room if each.off is None else each.off for each in members)
+        total += _mean_log(kind, values) * min(len(members), _MOST_RUNS)
     return total
+
+
+@functools.lru_cache(maxsize=1024)
+def _mean_log(kind: str, offs: tuple[float, ...]) -> Grid:
+    """The mean over runs of one kind, with their logarithms of need over prediction or room."""
+    distances = (np.array(offs)[:, None, None] - _BIASES[:, None]) / _DEVIATIONS
+    if kind == "measured":
+        near = np.exp(-0.5 * distances**2) / (_DEVIATIONS * math.sqrt(2 * math.pi))
+        return np.log(_AS_IT_SAYS * near + _OTHERWISE).mean(axis=0)
+    below = 0.5 * (1 + np.vectorize(math.erf)(distances / math.sqrt(2)))
+    right = below if kind == "ran" else 1 - below
+    return np.log(_AS_IT_SAYS * right + 1 - _AS_IT_SAYS).mean(axis=0)
 
 
 def _middle(likelihood: Grid, before: Spread) -> Spread:
@@ -210,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
         "runs",
         type=Path,
         nargs="*",
-        default=[PUBLISHED_RUNS, SWEPT_RUNS],
+        default=[PUBLISHED_RUNS, SWEPT_RUNS, *(test.runs for test in BLIND_TESTS)],
         help="CSVs of measured runs as for trainscout validate; default: those that ship",
     )
     parser.add_argument(

@@ -28,6 +28,13 @@ def test_what_many_publications_measured_is_what_is_believed() -> None:
     assert spread.deviation == pytest.approx(0.05, abs=0.015)
 
 
+def test_a_run_that_was_another_than_it_says_is_no_error_of_predictions() -> None:
+    found = [each for place in range(60) for each in told(f"paper {place}", 0.05, 0.15)]
+    as_told, with_another = fit(found)["theirs"], fit(found + told("another", -0.7))["theirs"]
+    assert with_another.bias == pytest.approx(as_told.bias, abs=0.005)
+    assert with_another.deviation == pytest.approx(as_told.deviation, rel=0.1)
+
+
 def test_runs_of_one_publication_weigh_as_one() -> None:
     alone = fit(told("paper", 0.1))
     assert fit(told("paper", *[0.1] * 50)) == alone
