@@ -43,7 +43,9 @@ class ObjectCollectives:
         found = self._given(operation, group, own, members, taking or members)
         if into is None or not found:
             return
-        into[:] = [value if known else own for known, value in found]
+        # Each a dictionary or list of its own: scripts take entries out of them.
+        several = isinstance(own, (dict, list, set))
+        into[:] = [value if known else own.copy() if several else own for known, value in found]
         missing = sum(not known for known, _ in found)
         if missing:
             hint = f"{operation}: {missing} ranks did not run here; taken for what this one holds"
