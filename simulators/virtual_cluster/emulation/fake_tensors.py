@@ -259,6 +259,10 @@ class meta_kernels:  # noqa: N801 - a context manager, in a form that costs a mi
             guard.__exit__(*error)
 
 
+def _whole(value: Any) -> Any:
+    return value.long() if getattr(value, "dtype", None) is torch.uint8 else value
+
+
 def _of_range(args: Any, kwargs: Any) -> tuple[Any, ...] | None:
     """How to make whole numbers from, to and by ``args``; None for what torch may refuse."""
     size = 0 if 0 in args[2:] else len(range(*args))
@@ -305,6 +309,9 @@ class Answers:
             known = self._known[key] = self._at_other_sizes(operation, func, args, kwargs, like)
             if known is not None:
                 return self._build(known)
+        if operation.name.startswith("aten.nll_loss"):
+            # CUDA takes bytes as targets; torch's rules index by them, which wants whole numbers.
+            args = tree_map(_whole, args)
         result = self._mode.dispatch(func, types, args, kwargs)
         template = _template(result, args, kwargs)
         if template is not None:
