@@ -56,7 +56,7 @@ class DeviceMode(TorchDispatchMode):
         self.state = state
         self.answers = Answers(state.dataless)
         self._copies = DeviceCopies(state)
-        self._sparse = SparseTensors(state)
+        self._sparse = SparseTensors(state, self._copies)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):

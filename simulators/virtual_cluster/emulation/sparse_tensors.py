@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .device_copies import DeviceCopies
 from .fake_tensors import meta_kernels, without_data, wrap
 from .operations import WRITE, describe
 from .rank_state import RankState
+from .values.values import Reading
 from .vendor.refuse import refusal
 
 aten = torch.ops.aten
@@ -25,6 +27,7 @@ aten = torch.ops.aten
 _MAKE = aten._sparse_coo_tensor_with_dims_and_tensors.default
 _EMBEDDING_BAG = aten._embedding_bag_backward.default
 _TO_SPARSE = (aten._to_sparse.default, aten._to_sparse.sparse_dim, aten._to_sparse_csr.default)
+_OF_ROWS = aten.sparse_compressed_tensor.comp_plain_value_size
 _LAYOUTS = (torch.sparse_coo, torch.sparse_csr)
 # What the meta tensor inside knows itself.
 _META_ATTRIBUTES = (
@@ -43,8 +46,8 @@ _LINEAR = ("mul", "div", "neg", "zero", "clone", "to_copy", "empty_like", "zeros
 class SparseTensors:
     """Answers operations that make or take sparse tensors of the device."""
 
-    def __init__(self, state: RankState) -> None:
-        self._state = state
+    def __init__(self, state: RankState, copies: DeviceCopies) -> None:
+        self._state, self._copies = state, copies
         # Nobody is asked for a layout before there is one.
         self._any = False
 
@@ -52,7 +55,7 @@ class SparseTensors:
         """Whether this operation makes or takes a sparse tensor of the device."""
         if func is _MAKE or (func is _EMBEDDING_BAG and args[9]):
             return True
-        if func in _TO_SPARSE:
+        if func is _OF_ROWS or func in _TO_SPARSE:
             return any(isinstance(each, FakeTensor) for each in tensors)
         requested = self._any or func is aten._to_copy.default
         return requested and any(each.layout in _LAYOUTS for each in tensors)
@@ -160,6 +163,13 @@ class SparseTensors:
         (rows, columns), values = self._parts(found)
         starts = torch._convert_indices_from_coo_to_csr(rows, tensor.shape[0])
         return self._by_rows(starts, columns, values, tuple(tensor.shape))
+
+    def _rule_sparse_compressed_tensor(
+        self, starts: Any, columns: Any, values: Any, size: Any, *, layout: Any = None, **_: Any
+    ) -> Any:
+        if layout is not torch.sparse_csr:
+            raise refusal("sparse_compressed_tensor", f"the layout {layout}")
+        return self._by_rows(starts, columns, values, tuple(size))
 
     def _by_rows(self, starts: Any, columns: Any, values: Any, size: tuple[int, ...]) -> Any:
         make, named = aten._sparse_csr_tensor_unsafe.default, {"layout": torch.sparse_csr}
@@ -272,6 +282,8 @@ class SparseTensors:
         """The places that are not zero: as many as flags of unknown values are taken to set."""
         if layout not in (None, torch.sparse_coo) or named.get("blocksize") is not None:
             raise refusal("to_sparse", f"the layout {layout}")
+        if tensor.layout is torch.sparse_csr:
+            return self._made(*self._parts(tensor), tuple(tensor.shape), coalesced=True)
         last = sparse_dim or tensor.dim() - (named.get("dense_dim") or 0)
         flags = tensor != 0
         flags = flags.flatten(last).any(-1) if last < tensor.dim() else flags
@@ -388,11 +400,26 @@ class SparseTensors:
         """cuSPARSE's product of a sparse and a dense matrix: one launch, priced by its bytes."""
         from .vendor.opaque import launch
 
-        if right.layout is torch.sparse_coo:
-            raise refusal("mm", "a product with a sparse matrix on its right")
+        if right.layout in _LAYOUTS:
+            if left.layout not in _LAYOUTS:
+                raise refusal("mm", "a product of a dense with a sparse matrix")
+            (first, values), (second, others) = self._parts(left), self._parts(right)
+            size, places = (left.shape[0], right.shape[1]), left.shape[0] * right.shape[1]
+            # As many elements meet as in the mean, anywhere; the host waits for how many places.
+            pairs = first.shape[1] * second.shape[1] / left.shape[1]
+            number = round(-places * math.expm1(-pairs / places))
+            self._copies.note_size(
+                aten.mm.default, Reading(torch.tensor(number), "expected"), None
+            )
+            indices, made = first.new_empty((2, number)), values.new_empty((number,))
+            launch("sparse_mm", [indices, made], [first, values, second, others])
+            found = self._made(indices, made, size, coalesced=True)
+            return found if left.layout is torch.sparse_coo else self._rule_to_sparse_csr(found)
         out = right.new_empty((left.shape[0], right.shape[1]))
         launch("sparse_mm", [out], [*self._parts(left), right])
         return out
+
+    _rule_sparse_sparse_matmul = _rule_mm
 
     def _rule_sparse_addmm(
         self, _: Any, left: Any, right: Any, beta: Any = 1, alpha: Any = 1

@@ -49,6 +49,11 @@ for product in (torch.sparse.mm, torch.spmm):
     product(graph, layer).sum().backward()
     print("product", layer.grad.shape)
 print("back", graph.t().coalesce().indices().tolist(), graph.cpu().coalesce().indices().tolist())
+by_rows = torch.sparse_csr_tensor(torch.arange(9, device=device), torch.arange(8, device=device),
+                                  torch.ones(8, device=device), size=(8, 8))
+for each in (by_rows, by_rows.to_sparse_coo()):
+    product = each @ each
+    print("product", product.layout, product.to_sparse_coo().indices().shape)
 many = torch.arange(70000)
 large = torch.sparse_coo_tensor(torch.stack([many, many]), torch.ones(70000), (70000, 70000))
 print("large", large.coalesce().values().sum().item(), large.to(device)._nnz())
