@@ -6,6 +6,7 @@ operation that touches the device is answered with the shapes of its results and
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -116,6 +117,8 @@ class DeviceMode(TorchDispatchMode):
                 result, reading = state.values.data_dependent(func, args, kwargs)
             self._finish(operation, tensors, args, kwargs, result)
             self._copies.note_size(func, reading, result)
+            if reading.grade != "exact" and isinstance(result, FakeTensor):
+                result.assumed_length = True
             return result
         return self._on_device(func, operation, types, tensors, args, kwargs)
 
@@ -187,12 +190,28 @@ class DeviceMode(TorchDispatchMode):
         source = args[0]
         if type(source) is list or not isinstance(source, FakeTensor):
             return mode.dispatch(func, types, args, kwargs)
+        if func is aten.view.default and getattr(source, "assumed_length", False):
+            self._as_long_as_viewed(source, args[1], types)
         with meta_kernels(mode):
             result = func._op(*args, **kwargs)
         device = source._fake_device
         if isinstance(result, torch.Tensor):
             return wrap(mode, result, device)
         return type(result)([wrap(mode, part, device) for part in result])
+
+    def _as_long_as_viewed(self, tensor: Any, sizes: Any, types: Any) -> None:
+        """What flags of unknown values select is as long as the sizes say at which it is viewed,
+        if autograd does not remember another length."""
+        given, row = math.prod(each for each in sizes if each != -1), tensor[:1].numel()
+        step = given // math.gcd(given, row) if given else 0
+        if not step or tensor.requires_grad:
+            return
+        length = step if -1 not in sizes else max(1, round(len(tensor) / step)) * step
+        if length == len(tensor):
+            return
+        resize = (tensor, (length, *tensor.shape[1:]))
+        self.state.dataless.dispatch(aten.resize_.default, types, resize, {})
+        self.state.memory.resized(tensor.untyped_storage(), self.state.shim.stream())
 
     def _finish(
         self, operation: Operation, tensors: Any, args: Any, kwargs: Any, result: Any

@@ -111,6 +111,7 @@ def test_what_few_scripts_use_of_torch(tmp_path: Path) -> None:
         "2 activities, True",
         whole,
         "(4, 64) of a half",
+        "(32, 48) (5, 64)",
     )
     for printed in (trained, "(32, 64)", "(2, 4, 8, 16)", *compiled, jagged, *others):
         assert printed in run.output

@@ -77,6 +77,15 @@ if dist.get_rank() == 0:
 
 dist.broadcast_object_list([x], src=1)
 
+# Entries that are taken out of what each rank gave.
+gathered = [None] * dist.get_world_size()
+dist.gather_object({"seconds": 1.0}, gathered)
+assert sum(each.pop("seconds") for each in gathered) == len(gathered)
+
+# Classes of a byte, as images of labels have, for targets.
+classes = torch.zeros(32, dtype=torch.uint8, device=device)
+nn.functional.cross_entropy(network()(x), classes).backward()
+
 # Memory that all ranks of a group reach.
 near = dist.new_group()
 shared = symmetric_memory.empty(4, 8, device=device)
@@ -90,6 +99,10 @@ memory.barrier()
 peer = memory.get_buffer(1, (2, 4), torch.float32, storage_offset=8)
 print("shared", tuple(summed.shape), tuple(memory.get_remote_tensor(1, (8,), torch.half).shape))
 assert peer.data_ptr() == shared[1].data_ptr()
+
+# What is selected by flags of which only the script knows how many are set.
+flags = torch.rand(32, 64, device=device) < 0.75
+print(tuple(x[flags].view(32, 48).shape), tuple(x[flags[:, 0]].view(5, -1, 64).shape)[::2])
 
 # A tensor of tensors that asks its part by name.
 halves = Halved(x)
