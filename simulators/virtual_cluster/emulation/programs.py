@@ -34,11 +34,12 @@ _PYTHON = """#!/bin/sh
 PYTHONPATH='{startup}':"$PYTHONPATH" exec '{bin}'/"${{0##*/}}" "$@"
 """
 # Whatever stands before the program are options; a value that is a word of its own may be the name
-# of one (a job called test) or a folder.
+# of one (a job called test) or a folder, and a program that of a folder beside it.
 _RANKS = """#!/bin/sh
-while [ $# -gt 1 ] && { [ -d "$1" ] || ! command -v -- "$1" >/dev/null; }; do
+while [ $# -gt 1 ] && { found=$(command -v -- "$1"); [ -z "$found" ] || [ -d "$found" ]; }; do
     case $1 in *=*) ;; -[JpACweoD]|--job-name|--partition|--account|--qos|--constraint| \
-        --nodelist|--output|--error|--chdir|--comment|--reservation|--container-*) shift;; esac
+        --nodelist|--output|--error|--chdir|--comment|--reservation| \
+        --container-image|--container-name) shift;; esac
     shift
 done
 export SLURM_PROCID=$RANK SLURM_LOCALID=$LOCAL_RANK SLURM_NTASKS=$WORLD_SIZE

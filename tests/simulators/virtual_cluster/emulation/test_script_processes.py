@@ -234,6 +234,12 @@ python training.py
 srun -J test -D /tmp -N 4 --mpi none python -c "import torch; print('evaluated')"
 cat no_such_checkpoint
 """,
+    # An option without a value, and a folder called as the program.
+    "in_container.sh": """
+mkdir python
+srun --container-name test --container-mount-home python training.py || exit 7
+rmdir python
+""",
     # A rank of low-rank adapters, and code beside its option.
     "adapters.sh": """
 python -c"import runpy; runpy.run_path('training.py')" --rank 16 || exit 7
