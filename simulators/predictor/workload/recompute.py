@@ -5,6 +5,8 @@
 around the attention core, which policies of other frameworks name, or ``operations`` alone:
 TorchTitan's per-operation policy (``activation_checkpoint.py``), which keeps what attention, every
 other matrix product and every reduce-scatter made, and recomputes the rest of the layer at once.
+In NVFP4 no product is kept: TorchAO's layers call ``_scaled_mm_v2``, which PyTorch does not list
+as expensive (2.13, ``_functorch/partitioners.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _HOLDERS = {"norm in qkv": "qkv", "norm in mlp": "mlp", "layernorm": "layernorm"
 # A policy that runs the output projection and the norms again makes the residual stream between
 # attention and MLP on the way.
 _STREAM, _BETWEEN = frozenset(("attn_out", "layernorm")), "mlp_norm_input"
-_KEPT_OF_OPERATIONS = frozenset(("attention_norm_input", "q", "v", "logsumexp", "core_output"))
+_KEPT_OF_OPERATIONS = frozenset(("attention_norm_input", "logsumexp", "core_output"))
 
 
 def recompute_parts(shard: Shard, parts: Sequence[Part], modules: frozenset[str]) -> list[Part]:
@@ -93,12 +95,13 @@ def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:
 def _by_operation(shard: Shard, part: Part) -> Part:
     """Of a gated layer's seven products the query, value, gate and down projections are kept; of
     six without a gate the query, value and first of the MLP."""
-    kept_tags = set(_KEPT_OF_OPERATIONS)
+    keeps_products = _keeps_products(shard)
+    kept_tags = {*_KEPT_OF_OPERATIONS, *(("q", "v") if keeps_products else ())}
     if not copies_attention_output(shard):
         kept_tags.add("attention_output_input")
     dropped = [tensor.tag for tensor in part.saved if tensor.tag not in kept_tags]
     saved, rerun = list(part.saved), [_again(shard, op) for op in part.forward]
-    if part.module == "mlp":
+    if part.module == "mlp" and keeps_products:
         first = next(tensor for tensor in part.saved if tensor.tag.endswith("fc1_output"))
         gated = shard.model.gated_mlp
         kept = first.bytes // (2 if gated else 1)
@@ -117,8 +120,15 @@ def _by_operation(shard: Shard, part: Part) -> Part:
     return _drop(part, dropped, tuple(op for op in rerun if op is not None))
 
 
+def _keeps_products(shard: Shard) -> bool:
+    return shard.linear_dtype != "fp4"
+
+
 def _again(shard: Shard, op: Op) -> Op | None:
     """What of an operation runs again, or None."""
+    if isinstance(op, Gemm) and not _keeps_products(shard):
+        # What the last one made is the next layer's input.
+        return None if op.name == "fc2_fwd" else op
     if isinstance(op, Gemm):
         if match := _APART.match(op.name):
             return op if int(match[1]) % 2 else None

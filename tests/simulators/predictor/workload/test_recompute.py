@@ -56,6 +56,16 @@ def test_per_operation_policy_of_a_llama_layer() -> None:
     assert not any(isinstance(op, Attention) and op.pass_ == "fwd" for op in backward.ops)
 
 
+def test_per_operation_policy_keeps_no_product_of_four_bits() -> None:
+    # The layer's input, attention's output, and one fp32 statistic a head; all but the down
+    # projection, whose output is the next layer's input, run again.
+    forward, backward = blocks(LLAMA_8B, "operations", precision="nvfp4")
+    assert forward.saved_bytes == (2 * (4096 + 4096) + 4 * 32) * 8192
+    plain = layer_blocks(Shard.of(make_job(LLAMA_8B, precision="nvfp4")), DENSE_LAYER, "none")[1]
+    again = 8192 * 4096 * (4096 + 2 * 1024 + 4096 + 2 * 14336)
+    assert flops(backward) - flops(plain) == 2 * again
+
+
 def test_per_operation_policy_recomputes_a_layer_at_once() -> None:
     # What was dropped is all back before the first gradient, unlike module by module.
     forward, backward = blocks(LLAMA_8B, "operations")
@@ -137,7 +147,7 @@ MODULES = [name for name in RECOMPUTE_MODULES if name != "operations"]
     ),
     tp=st.sampled_from([1, 2]),
     fusion=st.sampled_from(["fused", "compiled", "eager"]),
-    precision=st.sampled_from(["bf16", "fp8"]),
+    precision=st.sampled_from(["bf16", "fp8", "nvfp4"]),
 )
 def test_between_nothing_and_everything(
     model: Model, chosen: str, tp: int, fusion: str, precision: str
