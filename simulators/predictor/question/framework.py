@@ -329,7 +329,7 @@ class Framework:
     tensor, while gradients of others come and parameters of others go (``pipelined``:
     Megatron-Core's hybrid optimizer, of the distributed optimizer only), or all at once, clipping
     included, and back after that, gradients having left beside the backward pass from ZeRO 2 on
-    (``serial``: ZeRO-Offload, partly only under ZeRO 3)."""
+    or where they are reduced beside it (``serial``: ZeRO-Offload, partly only under ZeRO 3)."""
     offloads_inputs: bool = False
     """Of layers that are recomputed their inputs can wait in the host's memory (Transformers'
     ``gradient_checkpointing_kwargs.offload``, Accelerate's for FSDP2)."""

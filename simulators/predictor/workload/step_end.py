@@ -163,8 +163,11 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
         ops.insert(1, Streaming("unpack_moments", "cast", unpacked, launches=6))
     if away:
         moved = away * (_HOST_UPDATE_BYTES + (_HOST_CLIP_BYTES if serial else 0))
-        # From ZeRO 2 on ZeRO-Offload's gradients have left beside the backward pass.
-        gradients = 0 if serial and job.recipe.zero_stage >= 2 else 4 * away
+        # ZeRO-Offload's gradients leave as they are reduced: from ZeRO 2 on, and under ZeRO 1 with
+        # ``overlap_comm``, which DeepSpeed's pipelines have not, beside the backward pass.
+        overlaps = job.recipe.overlap_grad_reduce and job.recipe.pp == 1
+        beside = serial and (job.recipe.zero_stage >= 2 or overlaps)
+        gradients = 0 if beside else 4 * away
         ops.insert(1, HostUpdate("host_update", gradients, moved, 2 * away, not serial))
     if job.framework.copies_shards and job.recipe.zero_stage == 1 and job.dp > 1 and num_layers:
         shards = job.dp * num_layers * TENSORS_OF_A_LAYER

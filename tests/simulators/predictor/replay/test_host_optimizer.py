@@ -62,11 +62,12 @@ def test_copies_run_beside_it_or_before_and_behind_it() -> None:
         assert simulated(job).breakdown_s["optimizer"] == pytest.approx(copies_s, rel=0.01)
 
 
-def test_gradients_leave_behind_the_backward_pass_under_zero_1_and_beside_it_from_2_on() -> None:
+def test_gradients_leave_behind_the_backward_pass_or_beside_it_as_they_are_reduced() -> None:
     slow = replace(make_job().gpu, c2c_bytes_per_s=1e6)
     fast = {"host_memory_bytes_per_s": 1e15}
-    for stage, size in ((1, 6), (2, 2)):
+    for stage, overlaps, size in ((1, False, 6), (1, True, 2), (2, False, 2)):
         job = replace(on_host("serial", zero_stage=stage, **fast), gpu=slow)
+        job = replace(job, recipe=replace(job.recipe, overlap_grad_reduce=overlaps))
         copies_s = owned(stage) * size / (COPY_EFFICIENCY * 1e6)
         assert simulated(job).breakdown_s["optimizer"] == pytest.approx(copies_s, rel=0.01)
 
