@@ -128,6 +128,7 @@ class HuggingFaceReader:
             cp=self._cp,
             micro_batch=micro_batch,
             recompute="full" if recompute else "none",
+            offloaded_layers=self._offloaded(model) if recompute else 0,
             **self._sharding(world),
             **read_environment(self.environment, self.options),
         )
@@ -206,13 +207,23 @@ class HuggingFaceReader:
 
     def _reenters(self) -> bool:
         """Whether layers are checkpointed from outside, and all of them runs again."""
+        wrapped = self.options.on("--fsdp_activation_checkpointing")
+        return not wrapped and self._checkpoints("use_reentrant")
+
+    def _offloaded(self, model: Model) -> int:
+        """Layers whose inputs wait in the host's memory until they run again."""
+        if not self._checkpoints("offload"):
+            return 0
+        if self.software != "huggingface":
+            self.options.assume("inputs of layers on the host", "they are on the GPU")
+            return 0
+        return model.num_layers
+
+    def _checkpoints(self, switch: str) -> bool:
         name = "--gradient_checkpointing_kwargs"
         table = " ".join(self.options.texts(name) or []).lower()
-        stated = self.options.on(f"{name}.use_reentrant")
-        wrapped = self.options.on("--fsdp_activation_checkpointing")
-        return not wrapped and (
-            bool(stated) or re.search(r"use_reentrant\W+true", table) is not None
-        )
+        stated = self.options.on(f"{name}.{switch}")
+        return bool(stated) or re.search(rf"\b{switch}\W+true", table) is not None
 
     def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:
         """The training; ``replicas`` is the data-parallel size."""

@@ -176,6 +176,26 @@ def test_checkpoints_that_reenter_run_and_gather_whole_layers_again(tmp_path, ar
     assert not imported.reading.unknown
 
 
+@pytest.mark.parametrize(
+    ("arguments", "layers"),
+    [
+        (f"--gradient_checkpointing {REENTRANT}.offload=True", 8),
+        (f"--gradient_checkpointing {REENTRANT} '{{\"offload\": true}}'", 8),
+        (f"--gradient_checkpointing {REENTRANT} '{{\"offload\": false}}'", 0),
+        (f"{REENTRANT}.offload=True", 0),
+        (f"--gradient_checkpointing {REENTRANT}.offload=True --deepspeed ds.json", 0),
+    ],
+)
+def test_inputs_of_checkpointed_layers_wait_on_the_host(tmp_path, arguments, layers):
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    script = f"torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1 {arguments}"
+    imported = read_written(tmp_path, script)
+    assert imported.recipe.offloaded_layers == layers
+    said = map(str, imported.reading.not_modelled)
+    told = any("inputs of layers on the host" in each for each in said)
+    assert told is ("deepspeed" in arguments)
+
+
 @pytest.mark.parametrize("said", [{"dp_shard_size": 2}, {}])
 def test_accelerates_degrees(tmp_path, said):
     degrees = {"tp_size": 2, "cp_size": 2, "dp_replicate_size": 2, **said}
