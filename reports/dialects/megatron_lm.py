@@ -36,6 +36,7 @@ TITLE = "Megatron-LM"
 SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """How data parallelism shards, by ZeRO stage."""
 OFFLOAD = "--optimizer-offload-fraction"
+_UNCHECKED = "--no-check-for-nan-in-loss-and-grad"
 _NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 _POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
 _NEAR = ("rope", "positions are rotary")
@@ -325,8 +326,9 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--cuda-graph-impl", _graphs),
     Setting("--cuda-graph-scope", lambda job: megatron_core.graph_scope(job) or None),
     Setting("--te-rng-tracker", lambda job: _graphs(job) is not None),
+    Setting(_UNCHECKED, "framework.checks_gradients", on=False),
     # The host would wait to look.
-    Setting("--no-check-for-nan-in-loss-and-grad", _whole_iteration),
+    Setting(_UNCHECKED, _whole_iteration),
     _knob("tp"),
     _knob("pp"),
     _knob("cp"),

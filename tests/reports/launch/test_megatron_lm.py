@@ -169,7 +169,7 @@ def test_switches_that_sum_are_asked_for():
     assert variables(summed) == {"NCCL_COLLNET_ENABLE": "1"}
 
 
-EXPERTS_GRAPHED = Framework(cuda_graphs=True, graphs_leave_experts=True)
+EXPERTS_GRAPHED = Framework(cuda_graphs=True, graphs_leave_experts=True, checks_gradients=True)
 
 
 def test_graphs_hold_whole_iterations_without_experts() -> None:

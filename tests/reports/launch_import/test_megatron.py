@@ -110,6 +110,14 @@ def test_cuda_graphs(arguments, graphs, leaves):
     assert (found.cuda_graphs, found.graphs_leave_experts) == (graphs, leaves)
 
 
+def test_gradients_are_searched_for_nans_unless_it_is_said():
+    checks = replace(read(SHAPE).question.framework, checks_gradients=True)
+    assert read(SHAPE, framework=checks).question.framework.checks_gradients
+    said = read(f"{SHAPE} --no-check-for-nan-in-loss-and-grad", framework=checks)
+    assert not said.question.framework.checks_gradients
+    assert not said.reading.unknown
+
+
 @pytest.mark.parametrize(
     ("arguments", "precision"),
     [
