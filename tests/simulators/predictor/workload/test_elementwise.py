@@ -42,12 +42,12 @@ def launches(ops: list[ir.Op]) -> int:
 
 def test_rms_norm_written_in_pytorch() -> None:
     forward, backward = norm_ops(shard(fusion="eager", fused_norm=False), "norm", 1000)
-    cast, square, mean, scale, cast_back, weight = 2 + 4, 4 + 4, 4, 4 + 4, 4 + 2, 2 + 2
+    cast, square, mean, scale, cast_back, weight = 2 + 4, 4 + 4, 4, 10, 4 + 2, 10
     assert moved(forward) == 1000 * (cast + square + mean + scale + cast_back + weight)
     # Weight: dx, then x dy written and summed; the casts; scale: dx, x dy written and summed;
     # the mean's gradient spread, the square's (x^1, times two, times that), and a sum of both.
     power = 8 + 8 + 12
-    undone = (2 + 2) + (2 + 2 + 2) + 2 + 2 * (2 + 4) + 8 + 12 + 4 + 4 + power + 12
+    undone = 10 + (2 + 2 + 2) + 2 + 2 * (2 + 4) + 10 + 12 + 4 + 10 + power + 12
     assert moved(backward) == 1000 * undone
     beside_kernels = shard(fusion="fused", fused_norm=False)
     assert moved(norm_ops(beside_kernels, "norm", 1000)[0]) == moved(forward)
@@ -151,6 +151,9 @@ def test_halves_turned_in_pytorch_come_back_through_zeros() -> None:
     # Both products; the half turned back; of two slices zeros and a copy; two sums; as it lay.
     turned = 2 * 2 + 1 + 2 * (1 + 1) + 2 * 3 + 2
     assert moved(rope_ops(eager[False], 10)[1]) == 10 * SIZE * turned
+    # Heads ahead of tokens: ten bytes an element of both products, the half and the second sum.
+    ahead = rope_ops(shard(fusion="eager", batch_first=True), 10)
+    assert moved(ahead[1]) == 10 * (2 * 10 + 5 + 2 * 4 + 6 + 10 + 4)
     assert len({moved(way) for way in rope_ops(eager[True], 10)}) == 1
 
 
