@@ -157,13 +157,19 @@ def _dataset(job: Job, settings: Settings) -> Section:
             "eod_mask_loss": False,
             "dataloader_type": "single",
         }
-    packed = f"PackedSequenceSpecs(packed_sequence_size={job.sequence_length})"
+    # As its recipes: each rank has two parts of every sequence.
+    padded = f", pad_seq_to_mult={2 * job.recipe.cp}" if _splits_packs(job) else ""
+    packed = f"PackedSequenceSpecs(packed_sequence_size={job.sequence_length}{padded})"
     return {
         "dataset_root": Code("DATASET"),
         **_taken(settings, "seq_length"),
         "packed_sequence_specs": Code(packed),
         "dataset_kwargs": {"pad_to_max_length": True},
     }
+
+
+def _splits_packs(job: Job) -> bool:
+    return bool(job.training.packed_lengths) and job.recipe.cp > 1
 
 
 def argument_of(name: str) -> str:
@@ -214,6 +220,8 @@ def _model(job: Job, settings: Settings) -> Section:
         **_taken(settings, "tensor_model_parallel_size pipeline_model_parallel_size"),
         "virtual_pipeline_model_parallel_size": recipe.vpp if recipe.vpp > 1 else None,
         **_taken(settings, "context_parallel_size"),
+        # Its configuration wants it of packed data that ranks share, some of which see no answer.
+        **({"calculate_per_token_loss": True} if _splits_packs(job) else {}),
         **_switches(settings, "sequence_parallel"),
         **_taken(settings, "cp_comm_type mtp_num_layers pipeline_model_parallel_layout"),
         **_taken(settings, "num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage"),

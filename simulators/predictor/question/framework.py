@@ -28,7 +28,10 @@ HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 MOMENTS_8BIT = ("none", "layers", "all")
 EAGER_LOSSES = ("eager", "shifted")
 CROSS_ENTROPIES = ("in_place", "pieces", "compiled", "fp32", "copies", *EAGER_LOSSES, "uncast")
-LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8", "quantised_weights")
+LACKS = (
+    *("experts", "latent_attention", "multi_token_prediction", "fp8", "quantised_weights"),
+    "several_packs",
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class Framework:
     larger: a search of both leaves them out."""
     lacks: tuple[str, ...] = ()
     """What of models and precisions it does not have: ``experts``, ``latent_attention``,
-    ``multi_token_prediction``, ``fp8``, ``quantised_weights`` (frozen, beside adapters)."""
+    ``multi_token_prediction``, ``fp8``, ``quantised_weights`` (frozen, beside adapters),
+    ``several_packs`` (of ``training.packed_lengths``) in a micro-batch."""
     schedules: tuple[str, ...] = (*SCHEDULES, OWN)
     """The pipeline schedules that it has; ``csv``: those of files."""
     attention: str = "flash"

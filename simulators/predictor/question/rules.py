@@ -221,6 +221,13 @@ def recompute(job: Job) -> Broken:
     return None
 
 
+def packs(job: Job) -> Broken:
+    number, framework = job.recipe.micro_batch, job.framework
+    if job.training.packed_lengths and number > 1 and "several_packs" in framework.lacks:
+        return "micro_batch", f"micro_batch={number}: {framework.name} takes packs one by one"
+    return None
+
+
 def sharding(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.zero_stage >= 2 and recipe.pp > 1:

@@ -60,7 +60,7 @@ def _framework(job: Job) -> Broken:
         "quantised_weights": job.frozen_weights != "16bit",
     }
     for what in job.framework.lacks:
-        if needed[what]:
+        if needed.get(what):
             return "framework", f"{job.framework.name} has no {what.replace('_', ' ')}"
     return None
 
@@ -143,6 +143,7 @@ RULES: dict[str, Rule] = {
     "recompute": Rule(
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), rules.recompute
     ),
+    "packs": Rule(("framework", "micro_batch"), rules.packs),
     "adapters": Rule(("tp", "recompute_modules", "precision"), model_rules.adapters),
     "teacher": Rule(
         (*_EXPERTS, "framework", "cp_comm_type", "sp", "tp_comm_overlap"), model_rules.teacher

@@ -132,6 +132,16 @@ def test_fine_tuning_starts_from_a_checkpoint_with_adapters():
     assert "PRETRAINED" not in plain
 
 
+def test_packs_that_ranks_share_are_padded_and_their_loss_counted_by_tokens():
+    job = make_job(LLAMA, cp=2, training={"packed_lengths": (16, 32)})
+    source = launch(job).files["megatron_bridge.py"]
+    assert "PackedSequenceSpecs(packed_sequence_size=64, pad_seq_to_mult=4)" in source
+    assert "calculate_per_token_loss=True" in source
+    assert (
+        "calculate_per_token_loss" not in launch(make_job(LLAMA, cp=2)).files["megatron_bridge.py"]
+    )
+
+
 def test_a_teacher_is_sharded_as_the_student():
     teacher = replace(LLAMA, name="teacher", num_layers=24)
     job = make_job(LLAMA, tp=2, pp=2, training={"distillation": Distillation(teacher)})

@@ -61,6 +61,10 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
         {**BY_OPERATION, "training": {"lora": Lora(8)}},
     ),
     ("adapters", "precision", TINY, {"precision": "fp8", "training": {"lora": NF4}}),
+    (
+        *("packs", "micro_batch", TINY),
+        {"micro_batch": 2, "training": {"packed_lengths": (16,), "lacks": ("several_packs",)}},
+    ),
     ("teacher", "pp", TINY, {"pp": 4, "training": {"distillation": Distillation(SHALLOW)}}),
     ("optimizer_states", "optimizer_states", TINY, {"zero_stage": 0, "optimizer_states": "bf16"}),
     ("optimizer_states", "framework", TINY, {"training": {"optimizer": "adam_8bit"}}),
