@@ -199,16 +199,17 @@ class Network:
             InputError: when the name fits no cable of this network.
         """
         field = f"topology.link_health.{name}"
+        share = self.fabric.link_health.get(name, name)
         for kind, pattern in _NAMES.items():
             match = pattern.fullmatch(name)
             if match:
                 at = self._place(kind, [int(number or 0) for number in match.groups()])
                 if at is None:
-                    raise InputError(field, name, "is not in this cluster", self._names(kind))
+                    raise InputError(field, share, "is not in this cluster", self._names(kind))
                 return self.up(kind) + at, self.down(kind) + at
         raise InputError(
             field,
-            name,
+            share,
             "is not the name of a link",
             "gpuG-nvlink, gpuG-pcie, nodeN-nicK, leafL-spineS, spineS-coreC, podP-podQ-cableK; "
             "leafL, spineS, coreC: all of a switch's",

@@ -238,7 +238,8 @@ def links_named(network: Network, name: str) -> Ints:
     }
     if number >= counts[kind]:
         allowed = f"{kind}0 to {kind}{counts[kind] - 1}" if counts[kind] else "no such switch here"
-        raise InputError(f"topology.link_health.{name}", name, "is not in this cluster", allowed)
+        share = network.fabric.link_health.get(name, name)
+        raise InputError(f"topology.link_health.{name}", share, "is not in this cluster", allowed)
     cables = {"leaf": _leaf_cables, "spine": _spine_cables, "core": _core_cables}[kind]
     found = cables(network, number)
     return np.concatenate(

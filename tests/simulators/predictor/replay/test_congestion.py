@@ -249,7 +249,7 @@ def test_choices_that_cannot_be_played_are_refused(choice: dict[str, Any], field
 
 def test_networks_that_a_cluster_cannot_have_are_refused() -> None:
     wrong = spec(replace(HALF, link_health={"leaf99-spine0": 0.5}))
-    with pytest.raises(InputError, match="is not in this cluster"):
+    with pytest.raises(InputError, match=r"leaf99-spine0=0\.5: is not in this cluster"):
         check_simulator(wrong, LLAMA.gpu, LLAMA.cluster)
     own = replace(spec(), name="tests.optimizer.fake_simulator:FakeSimulator")
     with pytest.raises(InputError, match="takes no network"):
