@@ -17,6 +17,8 @@ _VALUES = re.compile(
 
 # Of more names than that only so many, the nearest in spelling, are listed.
 _MOST_NAMES, _SHOWN_NAMES = 24, 12
+# Letters that make a beginning of a name likelier than a misspelling of another.
+_LEAST_BEGUN = 3
 
 
 class InputError(ValueError):
@@ -73,9 +75,12 @@ class InputError(ValueError):
 
 def nearest_name(value: str, names: Iterable[str]) -> str | None:
     """The valid name closest in spelling to ``value``, whatever its case and hyphens, or None when
-    none is close."""
-    plain = {_plain(name): name for name in names}
-    matches = difflib.get_close_matches(_plain(value), list(plain), n=1, cutoff=0.5)
+    none is close. Of names that begin with it (``a100``) the shortest."""
+    plain, meant = {_plain(name): name for name in names}, _plain(value)
+    begun = sorted((name for name in plain if name.startswith(meant)), key=len)
+    if begun and len(meant) >= _LEAST_BEGUN:
+        return plain[begun[0]]
+    matches = difflib.get_close_matches(meant, list(plain), n=1, cutoff=0.5)
     return plain[matches[0]] if matches else None
 
 

@@ -46,6 +46,11 @@ def test_nearest_name_is_none_when_nothing_is_close() -> None:
     assert nearest_name("gpt175", []) is None
 
 
+def test_a_beginning_is_nearer_than_a_misspelling() -> None:
+    assert nearest_name("A100", ["h100", "a100_40_pcie", "a100_80"]) == "a100_80"
+    assert nearest_name("tp", ["pp", "tpe_search"]) == "pp"
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), -1, 0, "8", None])
 def test_require_positive_refuses(value: object) -> None:
     with pytest.raises(InputError, match=r"^sizes\.x=.*> 0"):
