@@ -269,7 +269,9 @@ def compile_script_space(
             fills, knobs that nothing reads, expressions outside the grammar.
     """
     for section in spec:
-        require_choice("space", section, SECTIONS)
+        if section not in SECTIONS:
+            problem = "is no section of a knob file, whose knobs stand under knobs:"
+            raise InputError("--space", section, problem, list(SECTIONS))
     known = set(question.quantities)
     texts: dict[str, Mapping[Any, str]] = {}
     knobs = []

@@ -163,7 +163,7 @@ def test_what_a_twin_without_memory_rules_out(failed, asked, rule):
         ({}, [*WORDS, "{mbz}"], "mbs"),
         ({"knobs": {}}, WORDS, "knobs"),
         ({"knobs": {"tp": {"choices": []}}}, WORDS, "knobs.tp.choices"),
-        ({"nobs": {}}, WORDS, "knobs"),
+        ({"nobs": {}}, WORDS, "--space=nobs: .* stand under knobs:; did you mean .knobs"),
         ({"means": {"tpp": "tp"}}, WORDS, "tp"),
         ({"means": {"sp": "tp"}}, WORDS, "means.sp"),
         ({"files": {"config": "absent.toml"}}, [*WORDS, "{config}"], "absent.toml"),
