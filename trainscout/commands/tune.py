@@ -55,7 +55,8 @@ trainscout tune --resume --space knobs.yaml --world-size 64 \\
     add = made.add_argument
     add("--space", type=Path, required=True, metavar="FILE", help="knobs and what they may be")
     add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
-    add("--cluster", required=True, metavar="NAME", help="one of conf/cluster, or a YAML file")
+    clusters = "one of conf/cluster, 8xA100-80GB, or a YAML file"
+    add("--cluster", required=True, metavar="NAME", help=clusters)
     add("--gpu", metavar="NAME", help="one of conf/gpu instead of the cluster's")
     add("--framework", metavar="NAME", help="one of conf/framework: its host times, allocator")
     add("--host", choices=HOSTS, default="declared", help="what host work costs")
@@ -88,6 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     _check(args)
     words = launcher.checked_script(args.script)
+    launcher.note_other_world("tune", args.world_size, words)
     # These load Optuna, numba and what prices are made of.
     from trainscout.optimizer.scripts.search import (
         EARLY_STOP,

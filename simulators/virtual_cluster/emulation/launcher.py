@@ -39,7 +39,7 @@ from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ra
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
 from .imbalance import Imbalance
-from .programs import find_program
+from .programs import find_program, torchrun_ranks
 from .rank_process import RankOptions, RanksOptions
 from .vendor import PACKAGES
 from .virtual_rank import check_platform, check_ranks
@@ -124,6 +124,9 @@ def script_fields(args: argparse.Namespace) -> dict[str, Any]:
     """
     if args.memory_gib is not None:
         require_positive("--memory-gib", args.memory_gib)
+        if args.memory_gib < 1:
+            allowed = "a number >= 1, CUDA's context included"
+            raise InputError("--memory-gib", args.memory_gib, "is out of range", allowed)
     for name in args.without:
         require_choice("--without", name, PACKAGES)
     if args.moe_imbalance:
@@ -139,6 +142,14 @@ def script_fields(args: argparse.Namespace) -> dict[str, Any]:
         "without": args.without,
         "script": checked_script(args.script),
     }
+
+
+def note_other_world(command: str, world_size: int, script: Sequence[str]) -> None:
+    """Say that torchrun before a script would start another number of ranks than are simulated."""
+    started = torchrun_ranks(script)
+    if started not in (None, world_size):
+        note = f"torchrun says {started} ranks; --world-size {world_size} is what runs"
+        print(f"{command}: {note}", file=sys.stderr)
 
 
 def check_module(option: str, module: str, *folders: str) -> None:
@@ -183,6 +194,7 @@ def main(arguments: Sequence[str]) -> int:
         ranks = list(parse_ranks("--rank", args.rank, args.world_size))
     options = [_options(args, rank) for rank in ranks]
     _check(args, options)
+    note_other_world("run", args.world_size, options[0].script)
     note = "times that the script prints are this machine's, no predictions (trainscout live)"
     print(f"run: {note}", file=sys.stderr)
     failed = _run(args, options)

@@ -17,6 +17,8 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 from trainscout.simulators.predictor.io.cache_folder import cache_folder
@@ -57,6 +59,21 @@ def find_program(name: str) -> str | None:
         return name
     places = os.pathsep.join((os.environ.get("PATH", ""), _BIN))
     return shutil.which(name, path=places) or (name if name in _STARTERS_OF_RANKS else None)
+
+
+def torchrun_ranks(words: Sequence[str]) -> int | None:
+    """How many ranks torchrun would start; None where it is not before the script, or does not say
+    so in numbers. Its own defaults are one node and one rank."""
+    if Path(words[0]).name != "torchrun":
+        return None
+    stated: dict[str, str] = {}
+    for word, following in pairwise((*words[1:], "")):
+        name, _, value = word.partition("=")
+        if not word.startswith("-") and word.endswith(".py"):
+            break
+        stated[name.replace("_", "-")] = value or following
+    counts = [stated.get("--nnodes", "1"), stated.get("--nproc-per-node", "")]
+    return prod(map(int, counts)) if all(each.isdigit() for each in counts) else None
 
 
 def is_python(file: str) -> bool:

@@ -100,7 +100,10 @@ trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
     )
     parser.add_argument("traces", type=Path, help="folder of traces")
     parser.add_argument(
-        "--cluster", required=True, metavar="NAME", help="one of conf/cluster, or a YAML file"
+        "--cluster",
+        required=True,
+        metavar="NAME",
+        help="one of conf/cluster, 8xA100-80GB, or a YAML file",
     )
     parser.add_argument("--gpu", metavar="NAME", help="one of conf/gpu instead of the cluster's")
     parser.add_argument(

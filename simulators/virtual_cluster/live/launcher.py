@@ -22,7 +22,11 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.emulation.launcher import add_script, script_fields
+from trainscout.simulators.virtual_cluster.emulation.launcher import (
+    add_script,
+    note_other_world,
+    script_fields,
+)
 from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
 from trainscout.simulators.virtual_cluster.traces.collate.probe import parse_ranks
@@ -71,7 +75,7 @@ trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
     add(
         "--cluster",
         metavar="NAME",
-        help="one of conf/cluster, or a YAML file; the job fills as much as it needs "
+        help="one of conf/cluster, 8xA100-80GB, or a YAML file; the job fills as much as it needs "
         "(default: the servers in which --gpu usually comes, or h800_96)",
     )
     add("--framework", metavar="NAME", help="whose host times --host declared takes")
@@ -138,6 +142,7 @@ def main(arguments: Sequence[str]) -> int:
     simulation = Simulation(
         who, prices, network, options.cost, Launches, record=args.perfetto is not None
     )
+    note_other_world("live", args.world_size, script["script"])
     _banner(args, gpu, who, stated_share(cluster, switches=args.network == "flow"))
     server = LiveServer(
         simulation,

@@ -16,6 +16,7 @@ from tests.simulators.virtual_cluster.emulation.sections import ROOT
 from trainscout.simulators.predictor.io.own_process import own_process, packed
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation import native
+from trainscout.simulators.virtual_cluster.emulation.programs import torchrun_ranks
 from trainscout.simulators.virtual_cluster.emulation.rank_process import (
     RANK_PROCESS,
     RankOptions,
@@ -44,6 +45,7 @@ PLAIN = "import os, torch\nprint('rank', os.environ['RANK'], torch.cuda.device_c
         (["--world-size", "8", "--preload", "torch_,os"], "--preload=torch_: is not installed"),
         (["--world-size", "8", "--", "-m", "no_such.module"], "-m=no_such.module: is not inst"),
         (["--world-size", "8", "--memory-gib", "-1"], "--memory-gib=-1.0"),
+        (["--world-size", "8", "--memory-gib", "1e-12"], "--memory-gib=1e-12: is out of range"),
         (["--world-size", "8", "--jobs", "0"], "--jobs=0"),
         (["--world-size", "8", "--profile", "."], "--profile=.: cannot be written"),
         (["--world-size", "8", "--steps", "0"], "--steps=0"),
@@ -369,3 +371,17 @@ def _runs(process: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"),
+    [
+        ("bin/torchrun --nnodes=2 --nproc_per_node 8 train.py --nnodes 3", 16),
+        ("torchrun --nproc-per-node 4 -m train", 4),
+        ("torchrun --nnodes 1:4 --nproc-per-node 8 train.py", None),
+        ("torchrun --nnodes 2 train.py", None),
+        ("train.py --nproc-per-node 8", None),
+    ],
+)
+def test_the_ranks_that_torchrun_would_start(words: str, ranks: int | None) -> None:
+    assert torchrun_ranks(words.split()) == ranks
