@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.uncertainty.features import LAUNCH_BOUND
 from trainscout.simulators.predictor.workload.expert_loads import dropped_routings
 from trainscout.simulators.predictor.workload.shard import Shard
 
-from .host import COPY_EFFICIENCY, UPDATE_EFFICIENCY, host_pace
+from .host import COPY_EFFICIENCY, UPDATE_EFFICIENCY, host_call_s, host_pace
 
 
 def assumptions_of(
@@ -139,6 +139,8 @@ def _launch_bound(job: Job, share: float) -> str:
     framework, recipe = job.framework, job.recipe
     pace = host_pace(framework, job.cluster.cpu)
     hosts = "for every host CPU alike" if pace == 1 else f"times {pace:g} on an Arm CPU"
+    if call_s := host_call_s(framework, job.cluster.cpu):
+        hosts += f" and {call_s * 1e6:.3g} us more per call of PyTorch's communication"
     whose = (
         "no framework is declared, so this is an estimate of the driver's own time"
         if framework == UNDECLARED

@@ -54,6 +54,14 @@ def host_pace(framework: Framework, cpu: str) -> float:
     return arm if cpu == "arm" else 1.0
 
 
+def host_call_s(framework: Framework, cpu: str) -> float:
+    """What a call of PyTorch's communication takes an Arm CPU beyond a launch at ``host_pace``, in
+    whatever module it is made."""
+    if cpu != "arm" or framework.cuda_graphs:
+        return 0.0
+    return (_ARM_PACE - host_pace(framework, cpu)) * framework.host_launch_s
+
+
 # Megatron-Core's dropless dispatchers copy three tables of token counts to the host and read
 # each: as much work for the host as launching so many kernels.
 SYNC_LAUNCHES = 6

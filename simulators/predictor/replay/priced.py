@@ -153,6 +153,16 @@ def launches_of(op: DeviceOp) -> int:
     return 1 + (isinstance(op, ir.SendRecv) and op.paired)
 
 
+def calls_of(priced: PricedOp) -> int:
+    """Calls of PyTorch's communication that the host makes: none where a product itself sends, or
+    kernels store tokens where they are used."""
+    op = priced.op
+    if not isinstance(op, COMMUNICATIONS):
+        return 0
+    sends = isinstance(op, ir.Collective) and (op.in_product or op.stored_bytes)
+    return 0 if sends else priced.launches
+
+
 _COMPUTE = PART_INDEX[COMPUTE]
 # The class whose slowdown beside communication a kernel shares.
 _CLASSES = {

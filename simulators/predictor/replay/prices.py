@@ -27,8 +27,17 @@ from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES, Fac
 from trainscout.simulators.predictor.workload import ir
 
 from .device_block import group_slowdowns, overlap_groups, sum_block
-from .host import SYNC_LAUNCHES, host_lag_s, host_pace, update_s
-from .priced import COMMUNICATIONS, EVIDENCE, HOST, KERNELS, PART_INDEX, PricedBlock, PricedOp
+from .host import SYNC_LAUNCHES, host_call_s, host_lag_s, host_pace, update_s
+from .priced import (
+    COMMUNICATIONS,
+    EVIDENCE,
+    HOST,
+    KERNELS,
+    PART_INDEX,
+    PricedBlock,
+    PricedOp,
+    calls_of,
+)
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
@@ -97,6 +106,7 @@ class Pricer:
         self.eager_launch_s = framework.host_launch_s * host_time if leaves else 0.0
         self.host_forward_s = 0.0 if graphs else framework.host_forward_s * host_time
         self._host_tp_s = _host_tp_s(framework, communicators) * host_time
+        self._host_call_s = host_call_s(framework, cluster.cpu) * factors.host_time
         ranks = communicators["tp"].size if "tp" in communicators else 1
         self._host_product_s = framework.host_product_s(ranks) * host_time
         self._host_unit_s = 0.0 if graphs else framework.host_unit_s * host_time
@@ -111,6 +121,7 @@ class Pricer:
             self.eager_launch_s,
             self.host_forward_s,
             self._host_tp_s,
+            self._host_call_s,
             self._host_product_s,
             self._host_unit_s,
             float(self._hooks_modules),
@@ -235,6 +246,9 @@ class Pricer:
                 seconds[0] = max(seconds[0], launch_s)
             for place, count in enumerate(waits):
                 seconds[place] += count * SYNC_LAUNCHES * launch_s
+        if self._host_call_s:
+            for place, priced in enumerate(operations):
+                seconds[place] += calls_of(priced) * self._host_call_s
         if self._host_tp_s or self._host_product_s:
             for place, priced in enumerate(operations):
                 if isinstance(priced.op, ir.Gemm):

@@ -176,7 +176,8 @@ class Collective:
     to ranks by ``workload.communicators``. ``overlaps``: how many of the kernels that follow it
     in the block run beside it; the block waits for it after those (0: it blocks the compute).
     ``stored_bytes``: what kernels that store tokens where they are used read and write in this
-    rank's memory (0: NCCL's own, which copy through buffers).
+    rank's memory (0: NCCL's own, which copy through buffers). ``in_product``: the product that it
+    runs beside issues it (Transformer Engine's user buffers), in no call of its own.
     """
 
     name: str
@@ -186,6 +187,7 @@ class Collective:
     dtype: str = "bf16"
     overlaps: int = 0
     stored_bytes: int = 0
+    in_product: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,8 @@ def linear(
         gathers = kind == "all_gather"
         element, type_ = (shard.linear_input_bytes, dtype) if gathers else (size, shard.dtype)
         bytes_ = int(tokens * width * element)
-        return Collective(f"{name}_{what}", kind, bytes_, "tp", type_, overlaps)
+        in_product = shard.tp_comm_overlap
+        return Collective(f"{name}_{what}", kind, bytes_, "tp", type_, overlaps, 0, in_product)
 
     if column:
         each = gathered or inputs
@@ -198,8 +199,8 @@ def _overlapping_gemm(shard: Shard, op: Collective, products: int) -> list[Op]:
         return _ordered(shard, op)
     piece = op.bytes // shard.tp
     return [
-        Collective(op.name, op.kind, piece, op.communicator, op.dtype),
-        Collective(op.name, op.kind, op.bytes - piece, op.communicator, op.dtype, products),
+        replace(op, bytes=piece, overlaps=0),
+        replace(op, bytes=op.bytes - piece, overlaps=products),
     ]
 
 

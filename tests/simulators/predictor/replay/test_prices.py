@@ -278,6 +278,21 @@ def test_arm_hosts_take_longer_most_for_modules_of_pytorch() -> None:
             assert arm.block(block).host_s == pytest.approx(pace * x86.block(block).host_s)
 
 
+@pytest.mark.parametrize(("forward_s", "overlap", "pace"), [(0, 0, 2.6), (0, 1, 1.2), (1, 0, 2.6)])
+def test_arm_hosts_take_longer_most_for_communication(
+    forward_s: float, overlap: bool, pace: float
+) -> None:
+    job = make_job(TINY, tp=2, sp=True, tp_comm_overlap=bool(overlap))
+    framework, groups = Framework(host_forward_s=forward_s), communicators(job)
+    x86, arm = (Pricer(GPU, replace(NODE, cpu=cpu), framework, groups) for cpu in ("amd", "arm"))
+    block = layer_of(job).backward
+    priced = x86.operations(block)
+    pairs = zip(*(pricer.launch_seconds(block, priced) for pricer in (x86, arm)), strict=True)
+    for each, (fast_s, slow_s) in zip(priced, pairs, strict=True):
+        sent = isinstance(each.op, ir.Collective)
+        assert slow_s == pytest.approx((pace if sent or forward_s else 1.2) * fast_s)
+
+
 @pytest.mark.parametrize(("nodes", "pp", "held"), [(2, 2, True), (2, 1, False), (1, 2, False)])
 def test_collectives_take_the_host_more_where_a_pipeline_spans_nodes(
     nodes: int, pp: int, held: bool
