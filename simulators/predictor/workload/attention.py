@@ -218,6 +218,11 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
     elif shard.gathers_ring:
         size = shard.element_bytes
         forward, backward = gathered_ring(shard, q // size, (k + v) // size, ring_step)
+        # What PyTorch 2.13's ring allocates: beside all keys a merge in fp32; gradients of queries
+        # put together in fp32, or those of keys that are sent, came, and are put together.
+        kv, cp = k + v, shard.cp
+        grads = max(9 * q // 2 + (cp + 8) * kv, 3 * q + (cp + 10) * kv)
+        held = (9 * out + cp * kv, out + grads)
     else:
         forward, backward = around_ring(shard, (q, k, v), out, ring_step)
         # All that arrived, and all pieces' outputs (the last rank's have all queries).

@@ -56,6 +56,17 @@ def test_merges_read_and_write_fp32_outputs() -> None:
     assert merge.bytes == queries * (whole + (whole // 2 + 2 * 4)) // 2
 
 
+def test_with_more_ranks_only_gathered_keys_are_more() -> None:
+    peaks = []
+    for cp in (2, 4):
+        # Each rank keeps the same share of a sequence that grows with them.
+        gathered = replace(shards(cp)[1], sequence=512)
+        (part,) = (each for each in attention_parts(gathered, WHOLE) if each.module == "core_attn")
+        peaks.append((part.forward_peak_bytes, part.backward_peak_bytes))
+    keys = 2 * gathered.kv_heads * LLAMA.qk_head_dim * gathered.tokens * gathered.element_bytes
+    assert [more - fewer for fewer, more in zip(*peaks, strict=True)] == [2 * keys] * 2
+
+
 def test_one_rank_gathers_nothing() -> None:
     ring, gathered = shards(1)
     assert core(ring) == core(gathered)
