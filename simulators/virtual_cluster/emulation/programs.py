@@ -83,8 +83,9 @@ def is_python(file: str) -> bool:
     with open(file, "rb") as opened:
         head = opened.read(200)
     if head.startswith(b"#!"):
+        first, second = (*head.splitlines(), b"")[:2]
         # A long path stands in the second line, after a shell's.
-        return b"python" in b"".join(head.splitlines()[:2])
+        return b"python" in first or (second.startswith(b"'''exec'") and b"python" in second)
     return not head.startswith(b"\x7fELF") and not file.endswith((".sh", ".bash", ".slurm"))
 
 

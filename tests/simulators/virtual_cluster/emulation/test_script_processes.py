@@ -305,7 +305,16 @@ def test_a_program_that_fails_fails_the_run(
     assert run.code == code, run.output
 
 
-@pytest.mark.parametrize(("first", "waits"), [("#!/bin/bash", True), ("import torch", False)])
+@pytest.mark.parametrize(
+    ("first", "waits"),
+    [
+        ("#!/bin/bash", True),
+        ("#!/bin/bash\npython train.py", True),
+        ("#!/bin/sh\n'''exec' /long/python \"$0\" \"$@\"\n' '''", False),
+        ("#!/usr/bin/env python", False),
+        ("import torch", False),
+    ],
+)
 def test_only_programs_that_are_no_python_are_waited_for(
     first: str, waits: bool, tmp_path: Path
 ) -> None:
