@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections import Counter
@@ -28,6 +29,10 @@ from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import fingerprint, json_text, write_texts
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion, Start
+from trainscout.simulators.virtual_cluster.emulation.programs import (
+    find_program,
+    waits_for_program,
+)
 
 _GIB = 2**30
 _INVALID = "invalid launch"
@@ -158,11 +163,23 @@ def _start_script(launch: Launch, world_size: int, per_node: int) -> str:
         words.append(quoted)
     if launch.start.files:
         lines.insert(2, 'HERE="$(cd "$(dirname "$0")" && pwd)"')
-    if words[0] == "-m" or words[0].endswith(".py"):
+    if waits_for_program(launch.start.words):
+        words[0] = _program(launch.start.words[0])
+    else:
         nodes = -(-world_size // per_node)
         words = [f'torchrun --nnodes {nodes} --nproc-per-node {per_node} "$@"', *words]
     lines.append(" ".join(words))
     return "\n".join(lines) + "\n"
+
+
+def _program(file: str) -> str:
+    """What starts it on another machine, too: one that the PATH has by its name."""
+    path = Path(file)
+    if path.is_absolute() and find_program(path.name) == file:
+        return shlex.quote(path.name)
+    if path.is_file() and not os.access(file, os.X_OK):
+        return f"bash {shlex.quote(file)}"
+    return shlex.quote(file if path.name != file or not path.is_file() else f"./{file}")
 
 
 def _trials_csv(result: SearchResult) -> str:

@@ -43,6 +43,10 @@ work_per_step: batch * world_size
 WORDS = ["--", "train.py", "{width}", "{batch}"]
 
 
+def started(folder):
+    return (folder / "tune" / "launch.sh").read_text().splitlines()[-1]
+
+
 @pytest.fixture
 def tune(tmp_path, monkeypatch):
     """The command in a folder with a script and its knobs."""
@@ -142,7 +146,28 @@ def test_a_script_is_that_of_the_folder_one_stands_in(tune, tmp_path, monkeypatc
         (row,) = rows(folder)
         found.append(float(row["step_time_s"]))
     assert found[1] > found[0]
-    assert "bash train.sh 64 " in (other / "tune" / "launch.sh").read_text().splitlines()[-1]
+    assert started(other).startswith("bash train.sh 64 ")
+
+
+@pytest.mark.parametrize(
+    ("file", "first", "started_by"),
+    [
+        ("my train.py", "", "torchrun --nnodes 2 --nproc-per-node 8 \"$@\" 'my train.py' 64 "),
+        (
+            "train",
+            "#!/usr/bin/env python",
+            'torchrun --nnodes 2 --nproc-per-node 8 "$@" train 64 ',
+        ),
+        ("train.sh", "python train.py $* && exit", "bash train.sh 64 "),
+        ("run.sh", "#!/bin/sh\npython train.py $* && exit", "./run.sh 64 "),
+    ],
+)
+def test_the_best_launch_starts_as_it_was_tried(tune, tmp_path, file, first, started_by):
+    script = tmp_path / file
+    script.write_text(f"{first}\n{SCRIPT}")
+    script.chmod(0o755 if file == "run.sh" else 0o644)
+    assert tune("--search", "grid", "--trials", 1, words=["--", file, *WORDS[2:]]) == 0
+    assert started(tmp_path).startswith(started_by)
 
 
 def test_a_search_goes_on_where_it_stopped(tune, tmp_path, capsys, monkeypatch):
