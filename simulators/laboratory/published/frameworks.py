@@ -242,7 +242,7 @@ def _gates(row: Row, statement: Statement, era: Era) -> dict[str, object]:
         loss: dict[str, object] = {"cross_entropy": "fp32"} if unasked else {}
         return {"fusion": "eager", **loss}
     # Positions alone had no kernel where the MLP is a fused bias and GELU.
-    return {"complex_rope": True} if old else {}
+    return {"rope": "complex"} if old else {}
 
 
 def _attention(

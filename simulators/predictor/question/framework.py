@@ -23,6 +23,7 @@ FUSIONS = ("fused", "compiled", "eager")
 PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
 MASKS = ("", "sequence", "micro_batch")
 WRITTEN_DISPATCHES = ("", "half", "atomic", "fp32")
+ROTATIONS = ("halves", "complex", "packed")
 DELTA_RULES = ("fused", "rows", "solved")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 MOMENTS_8BIT = ("none", "layers", "all")
@@ -80,9 +81,11 @@ class Framework:
     tensor_core_heads: bool = True
     """Products of unfused attention take tensor cores whatever the size of a head; without, heads
     that are no multiple of 8 leave them to the units of fp32 (cuBLAS until CUDA 11.6)."""
-    complex_rope: bool = False
-    """Rotary positions are never one kernel: products of complex numbers, which no compiler fuses,
-    or written out beside hand-made kernels (Megatron-LM before late 2023)."""
+    rope: str = "halves"
+    """Rotary positions turn ``halves`` of heads, in one kernel unless ``fusion`` is ``eager``; are
+    ``complex`` products, which no compiler fuses, or written out beside hand-made kernels
+    (Megatron-LM before late 2023); or are FlashAttention's kernel, for which keys are ``packed``
+    with values (nanotron)."""
     repeats_kv: bool = False
     """Grouped keys and values are written out for every query head before attention, and exchanged
     so under context parallelism."""
@@ -381,6 +384,7 @@ class Framework:
         """Refuse what does not exist."""
         require_choice("framework.attention", self.attention, ATTENTION_KERNELS)
         require_choice("framework.fusion", self.fusion, FUSIONS)
+        require_choice("framework.rope", self.rope, ROTATIONS)
         require_choice("framework.pipeline_buffers", self.pipeline_buffers, PIPELINE_BUFFERS)
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
         require_choice("framework.masked_dispatch", self.masked_dispatch, MASKS)

@@ -71,7 +71,10 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
     and 53 (as recorded of Transformers). Hand-made kernels have no place for a temperature
     (Megatron-Core's ``mscale``). Under autocast sines and cosines are fp32, and so are products
     and sum, which are cast for attention, 47; backward, two of three products' gradients are
-    cast, 71.
+    cast, 71. ``packed``: queries, keys and values are copied out of their product, the latter two
+    put together, and in order by token; queries are turned into a tensor of their own, keys in
+    place. Back, queries' gradients are cloned, and theirs and all others put together again
+    (nanotron's ``CausalSelfAttention``, ``flash_attn.layers.rotary``).
     """
     s = shard.element_bytes
     if shard.casts_apart:
@@ -80,15 +83,20 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
             [Streaming("rope_bwd", "elementwise", 71 * elements, 22)],
         )
     by_hand = shard.fusion == "fused" and shard.model.scaled_rope
-    apart = shard.fusion == "eager" or shard.complex_rope or by_hand
-    of = (2 * s, 2 * s)
-    if apart:
-        by_halves = (39, 53) if shard.batch_first else (2 * s + 16, 17 * s)
-        of = (2 * s + 16,) * 2 if shard.complex_rope else by_halves
+    apart = shard.fusion == "eager" or shard.rope == "complex" or by_hand
+    ahead = back = 2 * s * elements
+    if shard.rope == "packed":
+        keys = elements * shard.kv_heads // (shard.heads + shard.kv_heads)
+        ahead, back = s * (4 * elements + 10 * keys), s * (6 * elements + 4 * keys)
+    elif apart:
+        ahead = back = (2 * s + 16) * elements
+        if shard.rope != "complex":
+            moved = (39, 53) if shard.batch_first else (2 * s + 16, 17 * s)
+            ahead, back = moved[0] * elements, moved[1] * elements
     launches = 6 if apart else 2
     return (
-        [Streaming("rope_fwd", "elementwise", of[0] * elements, launches)],
-        [Streaming("rope_bwd", "elementwise", of[1] * elements, launches)],
+        [Streaming("rope_fwd", "elementwise", ahead, launches)],
+        [Streaming("rope_bwd", "elementwise", back, launches)],
     )
 
 

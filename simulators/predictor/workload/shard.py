@@ -92,7 +92,7 @@ class Shard:
     fused_norm: bool
     fused_softmax: bool
     tensor_core_heads: bool
-    complex_rope: bool
+    rope: str
     repeats_kv: bool
     separate_projections: bool
     inputs_apart: bool

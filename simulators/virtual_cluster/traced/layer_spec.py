@@ -37,7 +37,7 @@ TRANSFORMER_ENGINE, LOCAL = "transformer_engine", "local"
 _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
     "fusion": ("fused",),
     "fused_norm": (True,),
-    "complex_rope": (False,),
+    "rope": ("halves",),
     "repeats_kv": (False,),
     "separate_projections": (False,),
     "batch_first": (False,),

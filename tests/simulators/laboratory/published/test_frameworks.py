@@ -161,7 +161,8 @@ def test_when_megatron_had_kernels_for_llama_s_parts(label, notes, fusion, fused
     found = framework(framework=label, notes=notes)
     assert (found.fusion, found.fused_norm) == (fusion, fused_norm)
     plain = framework(framework=label, gated_mlp=0)
-    assert (plain.fusion, plain.complex_rope) == ("fused", "October 2023" in label)
+    assert plain.fusion == "fused"
+    assert (plain.rope == "complex") == ("October 2023" in label)
 
 
 def test_experts_were_megatron_core_s_before_its_dense_models():
@@ -192,7 +193,7 @@ def test_a_deterministic_mode_is_told():
 
 def test_torchtitan_rotates_by_complex_numbers_and_repeats_keys():
     titan = framework(framework="TorchTitan (PyTorch FSDP2)", notes="Dec 2024; eager")
-    assert (titan.name, titan.complex_rope, titan.repeats_kv) == ("torchtitan", True, True)
+    assert (titan.name, titan.rope, titan.repeats_kv) == ("torchtitan", "complex", True)
     for label, year, repeats in (
         ("TorchTitan (PyTorch FSDP2)", 2026, False),
         ("Hugging Face Transformers", 2024, True),
@@ -200,7 +201,7 @@ def test_torchtitan_rotates_by_complex_numbers_and_repeats_keys():
     ):
         assert framework(framework=label, notes=f"May {year}").repeats_kv == repeats
     plain = framework(framework="fms-fsdp (PyTorch FSDP1 + compile)")
-    assert (plain.name, plain.complex_rope, plain.repeats_kv) == ("torch_compile", False, False)
+    assert (plain.name, plain.rope, plain.repeats_kv) == ("torch_compile", "halves", False)
 
 
 def test_software_read_as_another_keeps_its_own_facts():

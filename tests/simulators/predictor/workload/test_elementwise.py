@@ -147,14 +147,24 @@ def test_eager_pieces_move_and_launch_more() -> None:
 
 
 def test_halves_turned_in_pytorch_come_back_through_zeros() -> None:
-    eager = {way: shard(fusion="eager", complex_rope=way) for way in (False, True)}
+    eager = {way: shard(fusion="eager", rope=way) for way in ("halves", "complex")}
     # Both products; the half turned back; of two slices zeros and a copy; two sums; as it lay.
     turned = 2 * 2 + 1 + 2 * (1 + 1) + 2 * 3 + 2
-    assert moved(rope_ops(eager[False], 10)[1]) == 10 * SIZE * turned
+    assert moved(rope_ops(eager["halves"], 10)[1]) == 10 * SIZE * turned
     # Heads ahead of tokens: ten bytes an element of both products, the half and the second sum.
     ahead = rope_ops(shard(fusion="eager", batch_first=True), 10)
     assert moved(ahead[1]) == 10 * (2 * 10 + 5 + 2 * 4 + 6 + 10 + 4)
-    assert len({moved(way) for way in rope_ops(eager[True], 10)}) == 1
+    assert len({moved(way) for way in rope_ops(eager["complex"], 10)}) == 1
+
+
+def test_keys_are_put_beside_values_for_flash_attention_s_rotation() -> None:
+    heads, groups = LLAMA.num_heads, LLAMA.kv_heads
+    packed = shard(fusion="eager", rope="packed")
+    ahead, back = (moved(way) for way in rope_ops(packed, heads + groups))
+    # Queries and keys are copied out of the product and turned, keys and values put together and
+    # by token.
+    assert ahead == SIZE * (heads * (2 + 2) + groups * (2 + 2 + 2 + 2) + groups * (2 + 2 + 2))
+    assert back == SIZE * (heads * (2 + 2 + 2) + groups * (2 + 2 + 2) + groups * (2 + 2))
 
 
 def test_gelu_is_one_kernel_in_pytorch_too() -> None:
@@ -234,7 +244,7 @@ def test_fusion_leaves_the_products_alone() -> None:
 
 
 def test_complex_rotations_are_not_fused() -> None:
-    one, other = shard(fusion="compiled"), shard(fusion="compiled", complex_rope=True)
+    one, other = shard(fusion="compiled"), shard(fusion="compiled", rope="complex")
     cast, product, cast_back = 2 + 4, 4 + 4, 4 + 2
     for plain, apart in zip(rope_ops(one, 10), rope_ops(other, 10), strict=True):
         assert moved(plain) == 10 * 2 * SIZE
