@@ -91,6 +91,9 @@ class Framework:
     so under context parallelism."""
     separate_projections: bool = False
     """Queries, keys and values, and the two halves of a gated MLP, have a linear layer each."""
+    joined_halves: bool = True
+    """The halves of a gated MLP are slices of one product, unless ``separate_projections``
+    (without, they have one each, though queries, keys and values share theirs)."""
     inputs_apart: bool = False
     """Under tensor parallelism each of those layers gathers its input and reduces its gradient by
     itself (a ``ColwiseParallel`` of its own for each, PaddlePaddle's ``ColumnParallelLinear``).

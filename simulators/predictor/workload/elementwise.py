@@ -116,7 +116,9 @@ def activation_ops(shard: Shard, name: str, elements: int) -> Passes:
     """GeLU (with bias) or SwiGLU over ``elements`` outputs.
 
     GeLU reads and writes once, and backward reads two tensors and writes one; the gated form has
-    two inputs. Eagerly SwiGLU is two kernels, SiLU and a product, and three backward. Written out,
+    two inputs. Eagerly SwiGLU is two kernels, SiLU and a product, and three backward; where one
+    product made both halves those that read them go element by element, and a copy puts their
+    gradients together. Written out,
     ``0.5 x (1 + tanh(c (x + a x^3)))`` has six operations of one input and two of two,
     and backward undoes each, the three of the power and two sums of what reaches ``x``:
     ``18s`` and ``28s``. Autocast takes powers in fp32, and with it all that follows: a cast to
@@ -170,14 +172,18 @@ def _activation(shard: Shard, name: str, elements: int) -> Passes:
             [Streaming(f"{name}_bwd", "elementwise", back[0] * elements, back[1])],
         )
     if gated and shard.fusion == "eager":
+        joined = shard.joined_halves and not shard.separate_projections
+        one, two = (10, 10) if joined else (2 * s, 3 * s)
+        halves = [Streaming(f"{name}_halves_bwd", "memcpy", 4 * s * elements)] * joined
         return (
             [
-                Streaming(f"{name}_fwd", "activation", 2 * s * elements),
-                Streaming(f"{name}_gate_fwd", "elementwise", 3 * s * elements),
+                Streaming(f"{name}_fwd", "activation", one * elements),
+                Streaming(f"{name}_gate_fwd", "elementwise", two * elements),
             ],
             [
-                Streaming(f"{name}_gate_bwd", "elementwise", 6 * s * elements, launches=2),
-                Streaming(f"{name}_bwd", "activation", 3 * s * elements),
+                Streaming(f"{name}_gate_bwd", "elementwise", (3 * s + two) * elements, launches=2),
+                Streaming(f"{name}_bwd", "activation", two * elements),
+                *halves,
             ],
         )
     inputs = 2 if gated else 1

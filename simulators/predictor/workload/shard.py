@@ -95,6 +95,7 @@ class Shard:
     rope: str
     repeats_kv: bool
     separate_projections: bool
+    joined_halves: bool
     inputs_apart: bool
     whole_embedding: bool
     batch_first: bool

@@ -167,6 +167,17 @@ def test_keys_are_put_beside_values_for_flash_attention_s_rotation() -> None:
     assert back == SIZE * (heads * (2 + 2 + 2) + groups * (2 + 2 + 2) + groups * (2 + 2))
 
 
+def test_halves_of_one_product_are_read_element_by_element() -> None:
+    apart, joined = (shard(fusion="eager", joined_halves=way) for way in (False, True))
+    assert [moved(way) for way in activation_ops(apart, "act", 10)] == [100, 180]
+    # SiLU and product, 10 bytes each; back the other product, of tensors that lie alike, and the
+    # copy of both gradients.
+    both = [moved(way) for way in activation_ops(joined, "act", 10)]
+    assert both == [10 * (10 + 10), 10 * (6 + 10 + 10 + 8)]
+    own = shard(fusion="eager", separate_projections=True)
+    assert activation_ops(own, "act", 10) == activation_ops(apart, "act", 10)
+
+
 def test_gelu_is_one_kernel_in_pytorch_too() -> None:
     eager, fused = shard(TINY, fusion="eager"), shard(TINY)
     assert activation_ops(eager, "act", 10) == activation_ops(fused, "act", 10)
