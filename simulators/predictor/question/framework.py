@@ -23,7 +23,7 @@ FUSIONS = ("fused", "compiled", "eager")
 PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
 MASKS = ("", "sequence", "micro_batch")
 WRITTEN_DISPATCHES = ("", "half", "atomic", "fp32")
-ROTATIONS = ("halves", "complex", "packed")
+ROTATIONS = ("halves", "pairs", "complex", "packed")
 DELTA_RULES = ("fused", "rows", "solved")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 MOMENTS_8BIT = ("none", "layers", "all")
@@ -82,10 +82,10 @@ class Framework:
     """Products of unfused attention take tensor cores whatever the size of a head; without, heads
     that are no multiple of 8 leave them to the units of fp32 (cuBLAS until CUDA 11.6)."""
     rope: str = "halves"
-    """Rotary positions turn ``halves`` of heads, in one kernel unless ``fusion`` is ``eager``; are
-    ``complex`` products, which no compiler fuses, or written out beside hand-made kernels
-    (Megatron-LM before late 2023); or are FlashAttention's kernel, for which keys are ``packed``
-    with values (nanotron)."""
+    """Rotary positions turn ``halves`` of heads, or ``pairs`` of neighbours in fp32 (torchtune),
+    in one kernel unless ``fusion`` is ``eager``; are ``complex`` products, which no compiler
+    fuses, or written out beside hand-made kernels (Megatron-LM before late 2023); or are
+    FlashAttention's kernel, for which keys are ``packed`` with values (nanotron)."""
     repeats_kv: bool = False
     """Grouped keys and values are written out for every query head before attention, and exchanged
     so under context parallelism."""

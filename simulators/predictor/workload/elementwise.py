@@ -74,7 +74,9 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
     cast, 71. ``packed``: queries, keys and values are copied out of their product, the latter two
     put together, and in order by token; queries are turned into a tensor of their own, keys in
     place. Back, queries' gradients are cloned, and theirs and all others put together again
-    (nanotron's ``CausalSelfAttention``, ``flash_attn.layers.rotary``).
+    (nanotron's ``CausalSelfAttention``, ``flash_attn.layers.rotary``). ``pairs``: casts, products
+    of every other element with sines and cosines, sums, and a stack; back each is put into zeros
+    (torchtune's ``RotaryPositionalEmbeddings``, as recorded).
     """
     s = shard.element_bytes
     if shard.casts_apart:
@@ -89,10 +91,9 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
         keys = elements * shard.kv_heads // (shard.heads + shard.kv_heads)
         ahead, back = s * (4 * elements + 10 * keys), s * (6 * elements + 4 * keys)
     elif apart:
-        ahead = back = (2 * s + 16) * elements
-        if shard.rope != "complex":
-            moved = (39, 53) if shard.batch_first else (2 * s + 16, 17 * s)
-            ahead, back = moved[0] * elements, moved[1] * elements
+        by_halves = (39, 53) if shard.batch_first else (2 * s + 16, 17 * s)
+        ways = {"complex": (2 * s + 16,) * 2, "pairs": (2 * s + 52, 2 * s + 105)}
+        ahead, back = (of * elements for of in ways.get(shard.rope, by_halves))
     launches = 6 if apart else 2
     return (
         [Streaming("rope_fwd", "elementwise", ahead, launches)],

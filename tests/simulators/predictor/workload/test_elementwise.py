@@ -157,6 +157,17 @@ def test_halves_turned_in_pytorch_come_back_through_zeros() -> None:
     assert len({moved(way) for way in rope_ops(eager["complex"], 10)}) == 1
 
 
+def test_neighbours_turned_in_pytorch_come_back_through_zeros() -> None:
+    pairs = shard(fusion="eager", rope="pairs")
+    # In fp32, of every other element four products, two sums; back four products, of which one
+    # lies in order, a sign, and zeros for each with three sums.
+    ahead = 6 + 4 * 6 + 2 * 6 + 8 + 6
+    back = 6 + 3 * 6 + 5 + 6 + 4 * 8 + 3 * 12 + 6
+    assert [moved(way) for way in rope_ops(pairs, 10)] == [10 * ahead, 10 * back]
+    compiled = shard(fusion="compiled", rope="pairs")
+    assert rope_ops(compiled, 10) == rope_ops(shard(fusion="compiled"), 10)
+
+
 def test_keys_are_put_beside_values_for_flash_attention_s_rotation() -> None:
     heads, groups = LLAMA.num_heads, LLAMA.kv_heads
     packed = shard(fusion="eager", rope="packed")
