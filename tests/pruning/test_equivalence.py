@@ -83,6 +83,13 @@ def test_each_rule_rewrites_what_it_names(given, found, rule):
     assert rule in RULES
 
 
+@pytest.mark.parametrize("software", [{"torch_wrappers": True}, {"flattens_gradients": True}])
+def test_stages_of_sharding_differ_without_replicas_where_software_does(software):
+    job = make_job(tp=8, zero_stage=2, overlap_grad_reduce=True, training=software)
+    assert canonical(job).zero_stage == 2
+    assert canonical(make_job(tp=8, zero_stage=0)).zero_stage == 1
+
+
 def test_breadth_first_stays_where_1f1b_needs_more_micro_batches():
     given_ = {"micro_batch": 16, "pp": 2, "vpp": 2}
     job = make_job(**given_, schedule="gpipe")

@@ -39,8 +39,11 @@ class Sharding:
         topic="sharding",
         canonical=Canonical(
             _UNSHARED,
-            _REPLICAS,
-            lambda job: job.recipe.zero_stage < 3 and not job.is_replicated,
+            (*_REPLICAS, "framework"),
+            # FSDP's copies are made even so, and DeepSpeed has another optimizer for each stage.
+            lambda job: (
+                not (job.is_replicated or job.gathers_units or job.framework.flattens_gradients)
+            ),
         ),
         deepspeed="zero_optimization.stage",
     )
