@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -30,6 +30,7 @@ from tests.simulators.jobs import (
     make_job,
 )
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layer_pattern import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
@@ -86,55 +87,22 @@ _TRAININGS = (
 _MODULES = (None, "mlp+core_attn", "layernorm", "mla_up_proj", "moe_act", "operations", "qkv")
 _GPUS = load_catalogue().gpus
 _FEW_BITS = {"b200": ("fp8", "mxfp8", "nvfp4"), "mi300x": ("fp8",)}
-_FRAMEWORKS: tuple[dict[str, object], ...] = (
+# What shipped frameworks do; what they are called and refuse is left out.
+_SAID = ("name", "space", "source", "sources", "launch", "lacks", "schedules", "alternatives")
+_FRAMEWORKS = tuple(
+    {
+        field.name: value
+        for field in fields(Framework)
+        if field.name not in _SAID and (value := getattr(each, field.name)) != field.default
+    }
+    for each in load_catalogue().frameworks.values()
+)
+_SETTINGS: tuple[dict[str, object], ...] = (
     {},
-    {
-        "attention": "unfused",
-        "fusion": "eager",
-        "fused_wgrad": False,
-        "fused_optimizer": False,
-        "torch_wrappers": True,
-        "offloads_inputs": True,
-        "moments_8bit": "layers",
-    },
-    {
-        "fusion": "eager",
-        "fused_norm": False,
-        "fused_wgrad": False,
-        "autocast": True,
-        "autocast_shards": True,
-    },
-    {"scatter_gather_p2p": True, "overlap_p2p": False, "cuda_graphs": True},
-    {
-        "torch_wrappers": True,
-        "one_root_unit": True,
-        "copies_gathered": True,
-        "leaves_regathered": True,
-        "pipeline_buffers": "preallocated",
-        "expandable_segments": True,
-    },
-    {
-        "balanced_split": True,
-        "flattens_gradients": True,
-        "accumulate_grads_fp32": False,
-        "host_optimizer": "serial",
-        "moments_8bit": "all",
-    },
-    {
-        "host_launch_s": 5e-5,
-        "host_unit_s": 1e-3,
-        "reduces_each_pass": True,
-        "pipeline_buffers": "outputs",
-        "keeps_16bit_grads": True,
-        "host_optimizer": "pipelined",
-    },
-    {"sums_16bit_grads": True, "copies_shards": True, "defers_frees": True, "fused_wgrad": False},
-    {
-        "sums_whole_grads": True,
-        "torch_wrappers": True,
-        "copies_gathered": True,
-        "accumulate_grads_fp32": False,
-    },
+    {"cuda_graphs": True},
+    {"autocast_shards": True, "expandable_segments": True},
+    {"leaves_regathered": True, "offloads_inputs": True},
+    {"host_launch_s": 5e-5, "host_unit_s": 1e-3},
 )
 
 
@@ -161,7 +129,7 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
     ends = among("ends", "even", "even", "first", "both", "counted", "laid out")
     ends = ends if pp > 1 else "even"
     ep = pick(1, 2, 4) if moe else 1
-    software = pick(*_FRAMEWORKS)
+    software = pick(*_FRAMEWORKS) | pick(*_SETTINGS)
     on_host = {"pipelined": (1,), "serial": (1, 2, 3)}.get(str(software.get("host_optimizer")), ())
     gpu = pick(None, None, "b200", "mi300x")
     precision = pick(
