@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Sequence
 from itertools import pairwise
@@ -143,11 +144,12 @@ def set_environment(world_size: int, rank: int, local_world_size: int) -> None:
 class Programs:
     """Which process a rank's trace is of: a file says that one has trained, and its exit code.
 
-    ``child``: whether this is one that the script started. ``claim`` is that file.
+    ``child``: whether this is one that the script started. ``claim`` is that file; ``claimed``:
+    whether this one made it.
     """
 
     def __init__(self, *, child: bool) -> None:
-        self._child = child
+        self._child, self.claimed = child, False
         if child:
             self.claim = Path(json.loads(os.environ[_SETTINGS])["claim"])
         else:
@@ -178,7 +180,13 @@ class Programs:
             self.claim.touch(exist_ok=False)
         except FileExistsError:
             return False
+        self.claimed = True
         return True
+
+    def wait_for_rank(self) -> None:
+        """Wait until the process whose trace it is has ended."""
+        while self.claim.exists() and not self.claim.read_text():
+            time.sleep(0.05)
 
     def ended(self, code: int) -> int:
         """The process whose trace it is has ended with ``code``."""

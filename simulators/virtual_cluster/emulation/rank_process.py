@@ -296,14 +296,18 @@ def _trace_child(
         What ends its trace, given the process's exit code.
     """
     recorder = virtual.state.recorder
-    writer, ended = _begin_trace(RanksBefore(), Programs(child=True), options, virtual)
+    programs = Programs(child=True)
+    writer, ended = _begin_trace(RanksBefore(), programs, options, virtual)
     recorder.restart(FileSink(writer))
     recorder.most_steps = options.steps
 
     def end(code: int) -> int:
         gap = code and recorder.gaps
         code = ended(EMULATOR_GAP if gap else code and FAILURE)
-        if gap or recorder.has_enough:
+        if recorder.has_enough and not programs.claimed:
+            # Its end may end the run before the rank's trace is whole.
+            programs.wait_for_rank()
+        elif gap or recorder.has_enough:
             tell_parent()
         return code
 

@@ -108,6 +108,31 @@ def test_a_process_that_trains_is_the_rank(
     assert done == set(range(steps))
 
 
+POOL = """
+import torch
+from concurrent.futures import ProcessPoolExecutor
+
+def train(number):
+    layer = torch.nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(layer.parameters())
+    for step in range(3):
+        layer(torch.ones(2, 4).cuda()).sum().backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(4) as pool:
+        list(pool.map(train, range(8)))
+"""
+
+
+def test_one_of_several_processes_that_train_is_the_rank(tmp_path: Path) -> None:
+    (tmp_path / "pool.py").write_text(POOL)
+    script = str(tmp_path / "pool.py")
+    run = emulate(tmp_path, script, "--world-size", "1", "--steps", "2", check=True)
+    assert run.code == 0, run.output
+    assert {each.step for each in run.trace.events if isinstance(each, Phase)} == {0, 1}
+
+
 def test_a_process_forked_of_one_that_used_the_device_cannot(tmp_path: Path) -> None:
     (tmp_path / "learner.py").write_text(LEARNER % ("late", "fork"))
     run = emulate(tmp_path, str(tmp_path / "learner.py"), "--world-size", "1")
