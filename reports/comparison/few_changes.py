@@ -12,7 +12,7 @@ from trainscout.reports.comparison.one_knob import Neighbour
 from trainscout.reports.comparison.predictions import Predictions
 from trainscout.simulators.predictor.question.recipe import Recipe
 
-# Of either kind, those that bring most: their pairs are simulated in some tenths of a second.
+# Of each kind, those that bring most: their pairs are simulated in some tenths of a second.
 _LOOKED_AT = 7
 # What a change must bring to be named, as a share of the step.
 _WORTH_A_CHANGE = 0.005
@@ -41,8 +41,11 @@ def few_changes(
         neighbours: the shortest step first.
         changes: the largest effect first.
     """
+    near = list(neighbours)
+    # What does not fit alone may beside a change that saves memory.
     leading: list[Neighbour | Change] = [
-        *itertools.islice(neighbours, _LOOKED_AT),
+        *[each for each in near if each.prediction.fits][:_LOOKED_AT],
+        *[each for each in near if not each.prediction.fits][:_LOOKED_AT],
         *itertools.islice(changes, _LOOKED_AT),
     ]
     some = list(dict.fromkeys((each.fields, each.before, each.after) for each in leading))

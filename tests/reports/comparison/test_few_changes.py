@@ -32,6 +32,16 @@ def test_what_does_not_fit_is_no_advice():
     assert few(step_of_two, lambda r: -1.0 if r.micro_batch == 2 else 10.0) == ({"pp"}, 16)
 
 
+def test_what_fits_only_beside_another_change_is_looked_at():
+    def step(r):
+        return 20 - 5 * (r.micro_batch == 2) - (r.pp == 2)
+
+    def room(r):
+        return -1.0 if r.micro_batch == 2 and r.pp == 1 else 10.0
+
+    assert few(step, room, other=None) == ({"micro_batch", "pp"}, 14)
+
+
 def test_a_second_change_that_brings_nothing_is_not_named():
     assert few(lambda r: 20 - 5 * (r.pp == 2) - 0.01 * (r.micro_batch == 2)) == ({"pp"}, 15)
 
