@@ -382,3 +382,8 @@ def test_gpus_alone_are_a_cluster():
     for wrong in ({}, {"gpus": "16xH100", "cluster": "h100_64"}, {"gpus": "h100_64"}):
         with pytest.raises(ts.InputError):
             ts.question(model="llama3_8b", **wrong)
+    for gpus in (16, "0xH100"):
+        with pytest.raises(ts.InputError, match=f"gpus={gpus}: does not say how many"):
+            ts.question(model="llama3_8b", gpus=gpus)
+    with pytest.raises(ts.InputError, match="is no Recipe"):
+        ts.predict(asked, {"tp": 2})

@@ -85,6 +85,8 @@ def predict(
         True
     """
     spec = calibrated(simulator, question.cluster)
+    if not isinstance(recipe, Recipe | None):
+        raise InputError("recipe", recipe, "is no Recipe", "ts.Recipe(tp=4), or tp=4 by itself")
     base = {} if recipe is None else dataclasses.asdict(recipe)
     job = question.job(typed_value(Recipe, "recipe", {**base, **plain(fields)}))
     check_job(job)

@@ -15,7 +15,7 @@ from trainscout.conf.catalogue import (
     load_catalogue,
     with_own_lengths,
 )
-from trainscout.conf.counted_gpus import FORM, counts_gpus
+from trainscout.conf.counted_gpus import FORM, counted_gpus
 from trainscout.conf.named_files import with_named_files
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -110,8 +110,9 @@ def question(
         raise InputError(
             "cluster", cluster, "is asked for, or gpus=", f"one of them, gpus as {FORM}"
         )
-    if gpus is not None and not counts_gpus(gpus):
-        raise InputError("gpus", gpus, "is no number of GPUs", FORM)
+    if gpus is not None:
+        # Refused under the name that it was given.
+        counted_gpus("gpus", str(gpus), named.gpus)
     machines = _machines(named, gpus if cluster is None else cluster, gpu)
     trained = _value(Training, named.trainings, named.with_teacher(training), default["training"])
     by_name = isinstance(training, str | Path)
