@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
 import io
@@ -130,6 +131,13 @@ def remove_unfinished(path: Path) -> None:
     path = _target(path)
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
         left.unlink(missing_ok=True)
+
+
+def leave_no_empty_folder(path: Path) -> None:
+    """``remove_unfinished``, and the file's folder where nothing else is in it."""
+    remove_unfinished(path)
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -12,13 +12,17 @@ from typing import Any
 
 import trainscout
 
+# Interrupted while it still imports, it has nothing to say.
 _START = """\
 import sys
-sys.path.insert(0, {root!r})
-import trainscout
-del sys.path[0]
-import runpy
-runpy.run_module({module!r}, run_name="__main__")
+try:
+    sys.path.insert(0, {root!r})
+    import trainscout
+    del sys.path[0]
+    import runpy
+    runpy.run_module({module!r}, run_name="__main__")
+except KeyboardInterrupt:
+    sys.exit(130)
 """
 
 

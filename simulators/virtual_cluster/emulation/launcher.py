@@ -29,7 +29,11 @@ from trainscout.simulators.predictor.io.command_line import (
     OK,
     command_parser,
 )
-from trainscout.simulators.predictor.io.output import check_output, make_folder, remove_unfinished
+from trainscout.simulators.predictor.io.output import (
+    check_output,
+    leave_no_empty_folder,
+    make_folder,
+)
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -231,7 +235,7 @@ def _run(args: argparse.Namespace, options: Sequence[RankOptions]) -> int:
         code = RanksOptions(tuple(options), args.jobs, args.preload).run().returncode
     finally:
         for one in options:
-            remove_unfinished(one.trace)
+            leave_no_empty_folder(one.trace)
     return FAILURE if code < 0 else code
 
 

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import command_parser
-from trainscout.simulators.predictor.io.output import check_output, make_folder, remove_unfinished
+from trainscout.simulators.predictor.io.output import (
+    check_output,
+    leave_no_empty_folder,
+    make_folder,
+)
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -158,7 +162,7 @@ def main(arguments: Sequence[str]) -> int:
         return error.code
     finally:
         for rank in who.simulated if args.traces else ():
-            remove_unfinished(trace_path(args.traces, rank))
+            leave_no_empty_folder(trace_path(args.traces, rank))
     show_report(simulation, measured)
     if args.perfetto is not None:
         write_timeline("--perfetto", args.perfetto, simulation)

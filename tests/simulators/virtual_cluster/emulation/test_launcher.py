@@ -292,7 +292,7 @@ def test_a_stopped_run_leaves_nothing_half_written(
     _, error = stopped.communicate(timeout=60)
     assert stopped.returncode == 128 + number
     assert b"Traceback" not in error
-    assert list((tmp_path / "traces").iterdir()) == []
+    assert not (tmp_path / "traces").exists()
 
 
 def test_a_program_whose_script_was_killed_meanwhile_ends() -> None:
