@@ -3,7 +3,8 @@
 To be run whenever predictions of memory have changed: the table it writes is what the bands come
 from. Three kinds of evidence enter: memory that was measured says how far off the prediction was,
 a run that ran that it was at most so far off, a layout that failed that it was at least so far off
-(``_AS_IT_SAYS`` of them). Runs of blind tests are among them, which say what a stranger gets.
+(``_AS_IT_SAYS`` of them). That a run ran says so only where its publication lists what failed:
+others print nothing else. Runs of blind tests are among them, which say what a stranger gets.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from trainscout.simulators.predictor.collectives.price import open_channels
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.memory import footprint
-from trainscout.simulators.predictor.memory.bands import BANDS, SPREAD, Spread, band_of
+from trainscout.simulators.predictor.memory.bands import (
+    BANDS,
+    SPREAD,
+    Spread,
+    band_of,
+    below_share,
+)
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 from .published.groups import source_group
@@ -46,9 +53,9 @@ _NEAR = 0.4
 _MOST_RUNS = 1
 # Before any evidence: mechanisms have no bias but for some 5 %, and err by 10 %, within a factor.
 _BEFORE = Spread(0.0, 0.1)
-_BIAS_WITHIN, _DEVIATION_WITHIN = 0.05, 0.5
+_BIAS_WITHIN, _SCALE_WITHIN = 0.05, 0.5
 _BIASES = np.linspace(-0.2, 0.2, 81)
-_DEVIATIONS = np.geomspace(0.02, 0.4, 61)
+_SCALES = np.geomspace(0.02, 0.4, 61)
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,7 @@ def fit(found: Sequence[Evidence]) -> dict[str, Spread]:
 
     Software is believed to be like any, until evidence of its own says otherwise.
     """
+    found = telling(found)
     spreads = {"any": _middle(_likelihood(found), _BEFORE)}
     for software in sorted({each.software for each in found}):
         own = [each for each in found if each.software == software]
@@ -128,16 +136,22 @@ def fit(found: Sequence[Evidence]) -> dict[str, Spread]:
     return spreads
 
 
+def telling(found: Sequence[Evidence]) -> list[Evidence]:
+    """Without runs that nobody would have published had they not run."""
+    complete = {each.publication for each in found if each.failed}
+    return [each for each in found if each.kind != "ran" or each.publication in complete]
+
+
 Grid = NDArray[np.float64]
 
 
 def _likelihood(found: Iterable[Evidence]) -> Grid:
-    """Logarithm over the grid of biases and deviations, shape (biases, deviations)."""
+    """Logarithm over the grid of biases and scales, shape (biases, scales)."""
     groups: dict[tuple[str, str], list[Evidence]] = {}
     for each in found:
         if each.off is not None or abs(each.room) < _NEAR:
             groups.setdefault((each.publication, each.kind), []).append(each)
-    total = np.zeros((len(_BIASES), len(_DEVIATIONS)))
+    total = np.zeros((len(_BIASES), len(_SCALES)))
     for (_, kind), members in groups.items():
         values = tuple(each.room if each.off is None else each.off for each in members)
         total += _mean_log(kind, values) * min(len(members), _MOST_RUNS)
@@ -147,25 +161,26 @@ def _likelihood(found: Iterable[Evidence]) -> Grid:
 @functools.lru_cache(maxsize=1024)
 def _mean_log(kind: str, offs: tuple[float, ...]) -> Grid:
     """The mean over runs of one kind, with their logarithms of need over prediction or room."""
-    distances = (np.array(offs)[:, None, None] - _BIASES[:, None]) / _DEVIATIONS
+    distances = (np.array(offs)[:, None, None] - _BIASES[:, None]) / _SCALES
     if kind == "measured":
-        near = np.exp(-0.5 * distances**2) / (_DEVIATIONS * math.sqrt(2 * math.pi))
+        # The density of Student's t with four degrees of freedom (``predictor.memory.bands``).
+        near = 0.375 * (1 + distances**2 / 4) ** -2.5 / _SCALES
         return np.log(_AS_IT_SAYS * near + _OTHERWISE).mean(axis=0)
-    below = 0.5 * (1 + np.vectorize(math.erf)(distances / math.sqrt(2)))
+    below = below_share(distances)
     right = below if kind == "ran" else 1 - below
     return np.log(_AS_IT_SAYS * right + 1 - _AS_IT_SAYS).mean(axis=0)
 
 
 def _middle(likelihood: Grid, before: Spread) -> Spread:
-    """The mean bias and deviation under the likelihood and what was believed before."""
+    """The mean bias and scale under the likelihood and what was believed before."""
     bias = (_BIASES - before.bias) / _BIAS_WITHIN
-    deviation = np.log(_DEVIATIONS / before.deviation) / _DEVIATION_WITHIN
-    log = likelihood - 0.5 * bias[:, None] ** 2 - 0.5 * deviation**2
+    scale = np.log(_SCALES / before.scale) / _SCALE_WITHIN
+    log = likelihood - 0.5 * bias[:, None] ** 2 - 0.5 * scale**2
     weight = np.exp(log - log.max())
     weight /= weight.sum()
     return Spread(
         round(float((weight.sum(axis=1) * _BIASES).sum()), 3),
-        round(float(np.exp((weight.sum(axis=0) * np.log(_DEVIATIONS)).sum())), 3),
+        round(float(np.exp((weight.sum(axis=0) * np.log(_SCALES)).sum())), 3),
     )
 
 
@@ -193,9 +208,9 @@ def _bands(found: Sequence[Evidence]) -> str:
 def _text(spreads: dict[str, Spread], found: Sequence[Evidence], files: Sequence[Path]) -> str:
     software = {}
     for name, each in spreads.items():
-        kinds = [one.kind for one in found if name in ("any", one.software)]
+        kinds = [one.kind for one in telling(found) if name in ("any", one.software)]
         rows = {kind: kinds.count(kind) for kind in ("measured", "ran", "failed")}
-        software[name] = {"bias": each.bias, "deviation": each.deviation, "rows": rows}
+        software[name] = {"bias": each.bias, "scale": each.scale, "rows": rows}
     return (
         "# Logarithm of measured over predicted memory, by software; any: of all of them, and of\n"
         "# software without rows. Made by trainscout memory of\n"

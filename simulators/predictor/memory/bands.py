@@ -1,9 +1,9 @@
 """Whether a need that is predicted fits: a probability, and the band it lies in.
 
 Predictions of memory err too. How far measured needs were from predicted ones, as a logarithm, is
-taken to be normal, with a bias and a deviation for each software (``spread.yaml``, made by
-``trainscout memory``): predictions of software whose memory was read and
-measured are worth more than those of unknown software.
+taken to be Student's t with four degrees of freedom, moved by a bias and stretched by a scale for
+each software (``spread.yaml``, made by ``trainscout memory``): most needs are predicted closely, a
+few are twice what was predicted, and software whose memory was read and measured is known better.
 """
 
 from __future__ import annotations
@@ -22,28 +22,35 @@ BANDS = (FITS, TIGHT, NO)
 SPREAD = Path(__file__).parent / "spread.yaml"
 # A recipe fits where four in five such runs would, and does not where not one in fifty would.
 LEAST_FITS, MOST_NO = 0.8, 0.02
-# The quantile of a normal distribution that belongs to the latter.
-_QUANTILE_NO = 2.0537
+# The quantile of the distribution that belongs to the latter.
+_QUANTILE_NO = 2.9985
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation of the logarithm of measured over predicted bytes."""
+    """Middle and scale of the logarithm of measured over predicted bytes."""
 
     bias: float
-    deviation: float
+    scale: float
 
     def probability(self, used_bytes: float, capacity_bytes: float) -> float:
         """That a need predicted as ``used_bytes`` stays within the capacity."""
         if used_bytes <= 0:
             return 1.0
-        distance = (math.log(capacity_bytes / used_bytes) - self.bias) / self.deviation
-        return 0.5 * math.erfc(-distance / math.sqrt(2))
+        distance = (math.log(capacity_bytes / used_bytes) - self.bias) / self.scale
+        return float(below_share(distance))
 
     def may_fit_bytes(self, capacity_bytes: int) -> int:
         """The largest predicted need that is not in the band ``no``: what exceeds it is beyond
         doubt."""
-        return int(capacity_bytes * math.exp(_QUANTILE_NO * self.deviation - self.bias))
+        return int(capacity_bytes * math.exp(_QUANTILE_NO * self.scale - self.bias))
+
+
+def below_share(distance: Any) -> Any:
+    """What of Student's t with four degrees of freedom is below ``distance``, a number or an
+    array."""
+    share = distance / (4 + distance**2) ** 0.5
+    return 0.5 + share * (0.75 - 0.25 * share**2)
 
 
 def spread_of(framework: Framework) -> Spread:
@@ -65,6 +72,6 @@ def band_of(probability: float) -> str:
 def _spreads() -> dict[str, Spread]:
     content: dict[str, Any] = read_yaml(SPREAD)
     return {
-        name: Spread(float(each["bias"]), float(each["deviation"]))
+        name: Spread(float(each["bias"]), float(each["scale"]))
         for name, each in content["software"].items()
     }

@@ -25,14 +25,14 @@ def test_what_many_publications_measured_is_what_is_believed() -> None:
     found = [each for place in range(60) for each in told(f"paper {place}", 0.05, 0.15)]
     spread = fit(found)["theirs"]
     assert spread.bias == pytest.approx(0.1, abs=0.02)
-    assert spread.deviation == pytest.approx(0.05, abs=0.015)
+    assert spread.scale == pytest.approx(0.05, abs=0.015)
 
 
 def test_a_run_that_was_another_than_it_says_is_no_error_of_predictions() -> None:
     found = [each for place in range(60) for each in told(f"paper {place}", 0.05, 0.15)]
     as_told, with_another = fit(found)["theirs"], fit(found + told("another", -0.7))["theirs"]
     assert with_another.bias == pytest.approx(as_told.bias, abs=0.005)
-    assert with_another.deviation == pytest.approx(as_told.deviation, rel=0.1)
+    assert with_another.scale == pytest.approx(as_told.scale, rel=0.1)
 
 
 def test_runs_of_one_publication_weigh_as_one() -> None:
@@ -43,8 +43,11 @@ def test_runs_of_one_publication_weigh_as_one() -> None:
 
 def test_what_ran_beyond_the_capacity_and_what_failed_below_it_pull_apart() -> None:
     nothing = fit([])["any"]
-    ran, failed = fit(near([-0.1] * 20, failed=False)), fit(near([0.1] * 20, failed=True))
-    assert ran["theirs"].bias < nothing.bias < failed["theirs"].bias
+    ran, failed = near([-0.1] * 20, failed=False), near([0.1] * 20, failed=True)
+    far = [replace(each, failed=True, room=-3.0) for each in ran]
+    assert fit(ran + far)["theirs"].bias < nothing.bias < fit(failed)["theirs"].bias
+    # What ran where nobody says what failed was published because it ran.
+    assert fit(ran)["any"] == nothing
     # Far from the capacity nothing is learnt.
     assert fit(near([3.0, -3.0], failed=False))["any"] == nothing
 

@@ -18,11 +18,12 @@ CAPACITY = 80 * 2**30
 
 
 def test_half_of_such_runs_fit_where_the_corrected_need_is_the_capacity() -> None:
-    spread = Spread(bias=0.1, deviation=0.05)
+    spread = Spread(bias=0.1, scale=0.05)
     assert spread.probability(CAPACITY * np.exp(-0.1), CAPACITY) == pytest.approx(0.5)
-    # One and two deviations of a normal distribution.
-    assert spread.probability(CAPACITY * np.exp(-0.15), CAPACITY) == pytest.approx(0.841, abs=1e-3)
-    assert spread.probability(CAPACITY * np.exp(0.0), CAPACITY) == pytest.approx(0.023, abs=1e-3)
+    # Tables of Student's t with four degrees of freedom: 90 % below 1.533, 2.5 % below -2.776.
+    above, below = np.exp(-0.1 - 0.05 * 1.533), np.exp(-0.1 + 0.05 * 2.776)
+    assert spread.probability(CAPACITY * above, CAPACITY) == pytest.approx(0.9, abs=1e-3)
+    assert spread.probability(CAPACITY * below, CAPACITY) == pytest.approx(0.025, abs=1e-3)
     assert spread.probability(0, CAPACITY) == 1.0
 
 
@@ -37,7 +38,7 @@ def test_bands(probability: float, band: str) -> None:
 def test_unknown_software_is_known_least() -> None:
     unknown, known = spread_of(Framework("somebody's")), spread_of(Framework("megatron_core"))
     assert unknown == spread_of(Framework("any"))
-    assert unknown.deviation >= known.deviation
+    assert unknown.scale >= known.scale
     assert spread_of(Framework("new", supersedes=("megatron_core",))) == known
 
 
