@@ -165,10 +165,12 @@ def _mean_log(kind: str, offs: tuple[float, ...]) -> Grid:
     if kind == "measured":
         # The density of Student's t with four degrees of freedom (``predictor.memory.bands``).
         near = 0.375 * (1 + distances**2 / 4) ** -2.5 / _SCALES
-        return np.log(_AS_IT_SAYS * near + _OTHERWISE).mean(axis=0)
-    below = below_share(distances)
-    right = below if kind == "ran" else 1 - below
-    return np.log(_AS_IT_SAYS * right + 1 - _AS_IT_SAYS).mean(axis=0)
+        likelihoods = _AS_IT_SAYS * near + _OTHERWISE
+    else:
+        below = below_share(distances)
+        likelihoods = _AS_IT_SAYS * (below if kind == "ran" else 1 - below) + 1 - _AS_IT_SAYS
+    mean: Grid = np.log(likelihoods).mean(axis=0)
+    return mean
 
 
 def _middle(likelihood: Grid, before: Spread) -> Spread:

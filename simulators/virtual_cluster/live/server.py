@@ -289,8 +289,8 @@ class LiveServer:
                         self._receive(rank, connection)
             if rank.ended and (rank.figures is None or rank.exit_code):
                 message = f"rank {rank.number} ended with code {rank.exit_code}"
-                told = rank.exit_code in (BAD_INPUT, EMULATOR_GAP)
-                raise LiveError(message, rank.exit_code if told else FAILURE)
+                code = rank.exit_code
+                raise LiveError(message, code if code in (BAD_INPUT, EMULATOR_GAP) else FAILURE)
 
     def _check_silence(self) -> None:
         if self._received_s is None:
