@@ -15,6 +15,7 @@ INTERNAL = {
     "optimizer.tracking.serve",
     "simulators.virtual_cluster.emulation.cuda.system_tool",
     "simulators.virtual_cluster.emulation.rank_process",
+    "simulators.virtual_cluster.emulation.whole_command",
     "simulators.virtual_cluster.live.rank_process",
     "simulators.virtual_cluster.traced.recorder",
     "simulators.virtual_cluster.trials.rank_server",

@@ -100,8 +100,9 @@ def test_a_step_beside_its_prediction_says_what_is_launched_too(tmp_path):
     assert factors.node_time == factors.network_time == 1
 
 
-def test_a_profile_of_one_step_mends_others_of_its_script():
-    """As measured on an H100: of other sizes than the one profiled, where the GPU is busy."""
+def test_a_profile_of_one_step_spoils_no_other_of_its_script():
+    """As measured on an H100: of other sizes than the one profiled, where the GPU is busy. What it
+    says is priced as it comes, so it has little to mend."""
     stated = read_profiled(DATA / "h100_qwen3_1_7b_profile.json")
     with (DATA / "h100_transformers_steps.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if int(row["sequence_length"]) > 1024]
@@ -118,7 +119,8 @@ def test_a_profile_of_one_step_mends_others_of_its_script():
         errors.append(np.abs(np.array(times) - 1))
     before, after = np.mean(errors, axis=0)
     assert len(errors) == 5
-    assert after < 0.6 * before
+    assert before < 0.01
+    assert after < 0.025
 
 
 def test_what_no_machine_explains_is_left_out_and_said(tmp_path):

@@ -77,7 +77,7 @@ def test_gpus_may_be_counted(tmp_path):
     assert run.job.cluster.gpus_per_node == 8
     path.write_text(text.replace(",cluster,", ",gpus,", 1))
     _, (left,) = read_table(path)
-    assert "gpus=h100_64: is no number of GPUs" in left
+    assert "gpus=h100_64: does not say how many of which GPU" in left
 
 
 def test_a_row_that_cannot_be_is_left_out_and_said(tmp_path):
