@@ -47,7 +47,7 @@ _NOTED_MFU = 0.9
 _CUT_SHORT = ("interrupted", "timeout")
 # One line of thirty is for where the search is tracked.
 _TIGHT, _MOST_COLUMNS, _MOST_LINES = 2, 100, 29
-_LABEL = 7
+_LABEL, _WHOLE_WORD = 7, 18
 _MOST_TIMES = 2.0
 """What takes more than so many steps of the best is no alternative."""
 _DEGREE = re.compile(r"(tp|pp|dp|cp|ep|etp)\d+")
@@ -176,8 +176,11 @@ def _table(listed: Sequence[_Option], best: _Option, width: int) -> Table:
         other = [word for word in words if word not in ours and not _DEGREE.fullmatch(word)]
         cell = Text(format_layout(option.job, micro_batch=False))
         if other:
-            # Where the column is narrow, a line ends before a bracket rather than amid a word.
-            cell.append(f" {' '.join(other)}".replace("(", " ("), "dim")
+            # Where the column is narrow, a line ends before a long word's bracket.
+            split = (
+                word if len(word) <= _WHOLE_WORD else word.replace("(", " (") for word in other
+            )
+            cell.append(f" {' '.join(split)}", "dim")
         behind = prediction.step_time_s / predicted(best.trial).step_time_s - 1
         room = round(prediction.memory.headroom_bytes / 2**30, 1) + 0.0  # never -0.0
         step, free = format_seconds(prediction.step_time_s), f"{room:.1f} GiB"
