@@ -59,7 +59,7 @@ def format_room(memory: Memory) -> str:
 
 def format_chance(memory: Memory) -> str:
     """How likely the memory suffices, as predictions of it err."""
-    return f"fits with a probability of {memory.fit_probability:.0%}"
+    return f"{memory.fit_probability:.0%} likely to fit"
 
 
 def format_question(job: Job, assumed: Collection[str] = ()) -> str:

@@ -64,7 +64,7 @@ class Attribution:
     """The changes, the largest effect first, and how they were found.
 
     ``orders`` counts the orders that are possible, ``drawn`` those that were looked at (None:
-    all). ``recipes`` were simulated, of which ``not_fitting`` do not fit in memory and count with
+    all). ``recipes`` were simulated, of which ``not_fitting`` may not fit in memory and count with
     the time they would take.
     """
 

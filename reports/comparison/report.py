@@ -304,7 +304,7 @@ def _how_shared(attribution: Attribution, first: Side) -> str:
     words = f"{how}; {attribution.recipes:,} recipes simulated."
     if attribution.not_fitting:
         words += (
-            f" {attribution.not_fitting:,} of them do not fit in memory and count with the time "
+            f" {attribution.not_fitting:,} of them may not fit in memory and count with the time "
             "they would take."
         )
     if any(change.alone_s is None for change in attribution.changes):

@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_said():
     report = comparison_report(made(headroom_gib=lambda r: 5 - 3 * r.micro_batch))
     text = " ".join(as_text(report).split())
     assert "b does not fit in memory, by 1.0 GiB." in text
-    assert "of them do not fit in memory and count with the time" in text
+    assert "of them may not fit in memory and count with the time" in text
     assert "!: does not fit in memory, or may not." in text
 
 
