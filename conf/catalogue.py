@@ -14,7 +14,7 @@ from os.path import isfile  # of a name too long for a file it says no
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from trainscout.conf.counted_gpus import counted_gpus, counts_gpus
+from trainscout.conf.counted_gpus import FORM, counted_gpus, counts_gpus, eight_of
 from trainscout.conf.hub_names import hub_choice, other_model
 from trainscout.conf.named_files import config_file, with_named_files
 from trainscout.simulators.predictor.io.values import MISSING, typed_value
@@ -304,6 +304,9 @@ class Catalogue:
         if cluster not in self.clusters and counts_gpus(cluster):
             counted, own = counted_gpus(f"{prefix}cluster", cluster, self.gpus)
             return counted, self.gpus.chosen(f"{prefix}gpu", gpu or own)
+        if cluster in self.gpus and (meant := eight_of(cluster, self.clusters)) is not None:
+            problem = "is a GPU, and does not say how many"
+            raise InputError(f"{prefix}cluster", cluster, problem, FORM, meant)
         declared = self.clusters.chosen(f"{prefix}cluster", cluster)
         name = gpu or self.clusters.chosen_of("gpu", cluster)
         if name is None:

@@ -70,7 +70,8 @@ class Config:
             value = value[0]
         if isinstance(value, bool) or not isinstance(value, int):
             problem = "is missing" if value is None else "is no whole number"
-            raise InputError(f"{FILE}: {name}", value, problem, "a whole number")
+            given = f'"{value}"' if isinstance(value, str) else value
+            raise InputError(f"{FILE}: {name}", given, problem, "a whole number")
         return value
 
     def positive(self, name: str, default: int | None = None) -> int:

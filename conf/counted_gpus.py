@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.cluster import MOST_GPUS, Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 
@@ -38,6 +38,8 @@ def counted_gpus(field: str, text: str, gpus: Mapping[str, Gpu]) -> tuple[Cluste
     stated = re.sub(r"[ .-]+", "_", found[3].strip().lower())
     own_size = int(found[2]) if found[1] else None
     count = int(found[2]) * int(found[1] or 1)
+    if count > MOST_GPUS:
+        raise InputError(field, text, "is out of range", f"at most {MOST_GPUS} GPUs")
     matching = [stated] if stated in gpus else _called(stated, gpus)
     if len(matching) != 1:
         problem = "names several GPUs" if matching else "names no supported GPU"
@@ -79,6 +81,11 @@ def _called(stated: str, gpus: Mapping[str, Gpu]) -> list[str]:
         for name, gpu in gpus.items()
         if gpu.is_published_as(label) and all(word in label for word in name.split("_")[1:])
     ]
+
+
+def eight_of(gpu: str, clusters: Iterable[str]) -> str | None:
+    """What to ask for instead of a cluster called as a GPU, where no cluster's name begins so."""
+    return None if any(name.startswith(gpu) for name in clusters) else f"8x{gpu}"
 
 
 def counted_fields(field: str, text: str, gpus: Mapping[str, Gpu]) -> dict[str, object]:

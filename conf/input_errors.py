@@ -27,6 +27,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
+from trainscout.conf.counted_gpus import eight_of
 from trainscout.conf.hub_names import FILE, other_model
 from trainscout.simulators.predictor.io.values import (
     MISSING,
@@ -90,7 +91,7 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
         return _refused_override(error, override)
     if (group := re.match(r"Could not override '(\w+)'", str(error))) is not None:
         problem = "is not a group of this command"
-        instead = _OF_STUDIES.get(group[1], "--help lists them")
+        instead = _INSTEAD.get(group[1], "--help lists them")
         return InputError("command line", group[1], problem, instead)
     if isinstance(error, HydraException | OmegaConfBaseException) and str(error):
         return InputError("configuration", "?", _first_sentence(error), "see --help")
@@ -160,8 +161,12 @@ _PARTS: dict[str, Any] = {
 }
 
 
-# A study compares several.
-_OF_STUDIES = {"model": "sweep.models=[NAME, ...]", "cluster": "sweep.clusters=[NAME, ...]"}
+# What to say instead of a group that a command has not; a study compares several.
+_INSTEAD = {
+    "model": "sweep.models=[NAME, ...]",
+    "cluster": "sweep.clusters=[NAME, ...]",
+    "tracking": "leave it out: this command records nothing",
+}
 
 
 def _elsewhere(field: str, names: list[str]) -> str | None:
@@ -318,7 +323,11 @@ def meant_setting(name: str) -> str | None:
 
 def meant_choice(group: str, value: str) -> str | None:
     """The choice of a group that a value is another word for: of a cluster called as those that
-    ship are, its GPUs by their number (``h200_64``: not those of another GPU)."""
+    ship are, its GPUs by their number (``h200_64``: not those of another GPU); of a GPU without
+    such a cluster eight."""
+    clusters = [file.stem for file in (DECLARATIONS / "cluster").glob("*.yaml")]
+    if group == "cluster" and (DECLARATIONS / "gpu" / f"{value}.yaml").is_file():
+        return eight_of(value, clusters)
     counted = re.fullmatch(r"(\w+?)_(\d+)", value)
     gpus = [file.stem for file in (DECLARATIONS / "gpu").glob(f"{counted[1]}*")] if counted else ()
     if group == "cluster" and counted and gpus:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainscout.planning.fabric_prices import FabricPrices
+from trainscout.simulators.predictor.question.cluster import MOST_GPUS
 from trainscout.simulators.predictor.question.errors import (
+    MOST,
     InputError,
     require_choice,
     require_positive,
@@ -114,9 +116,10 @@ class Study:
                     f"sweep.{name}", list(values), "repeats a value", "each value once"
                 )
         for name in _AXES:
+            most = MOST_GPUS if name in ("num_gpus", "num_nodes") else MOST
             for value in getattr(self, name):
                 if value is not None:
-                    require_positive(f"sweep.{name}", value)
+                    require_positive(f"sweep.{name}", value, most=most)
         if self.sequences_per_gpu is not None:
             require_positive("sweep.sequences_per_gpu", self.sequences_per_gpu)
         for name, prices in self.price_scenarios.items():

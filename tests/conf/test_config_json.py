@@ -402,6 +402,11 @@ def test_what_cannot_be_said_is_refused_by_its_field(
     assert caught.value.field == f"config.json: {field}"
 
 
+def test_a_number_in_quotes_is_shown_as_it_stands() -> None:
+    with pytest.raises(InputError, match='num_hidden_layers="12": is no whole number'):
+        model_fields({"model_type": "gpt_neo", "num_layers": "12"}, "read")
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "field"),
     [

@@ -57,6 +57,7 @@ def test_a_count_is_a_cluster_wherever_one_is_named():
         ("64xH1000", "names no supported GPU; did you mean"),
         ("64xA100", "names several GPUs"),
         ("60xH100", "a multiple of 8: 64xh100"),
+        ("9000000xH100", "at most 1048576"),
         ("0xH100", "does not say how many"),
         ("0x8xH100", "does not say how many"),
         ("2x16xH100", "more GPUs a node than the 8 .*did you mean '32xh100'"),

@@ -52,7 +52,8 @@ def test_a_group_that_is_null_is_filled_by_the_choice_of_its_name(composed: Comp
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("h200_64", "64xh200"), ("h100_8", "8xh100"), ("a100_8", "8xa100_80")]
+    ("name", "meant"),
+    [("h200_64", "64xh200"), ("h100_8", "8xh100"), ("a100_8", "8xa100_80"), ("h200", "8xh200")],
 )
 def test_a_cluster_called_as_others_are_is_its_gpus_by_their_number(
     composed: Compose, name: str, meant: str

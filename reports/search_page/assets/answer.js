@@ -50,8 +50,8 @@ const answer = (() => {
       bar(`${format.gib(best.needed_bytes)} of ${format.gib(best.capacity_bytes)} usable`,
         best.needed_bytes / best.capacity_bytes, best.headroom_bytes < 0),
       `${verdict} the ${format.gib(best.capacity_bytes)} usable (${format.percent(question.memory_reserve, 0)} ` +
-      `is kept free), on stage ${best.worst_stage}; it fits with a probability of ` +
-      format.percent(best.fit_probability, 0));
+      `is kept free), on stage ${best.worst_stage}; ` +
+      `${format.percent(best.fit_probability, 0)} likely to fit`);
   }
   function cards(best, record) {
     return el("div", { class: "cards" },

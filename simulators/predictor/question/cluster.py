@@ -12,6 +12,8 @@ NCCL_ALGOS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_ch
 # "1" lets NCCL use switches that sum for the communicators that come into being then.
 COLLNET_VARIABLE = "NCCL_COLLNET_ENABLE"
 FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "omni_path", "ethernet", "none")
+# Several times the largest cluster that anyone announced; what splits more is slow to list.
+MOST_GPUS = 1 << 20
 MEASURED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
@@ -99,8 +101,9 @@ class Cluster:
         return hash((self.name, self.num_nodes, self.nics_per_node, self.nic_gbps, self.nccl_algo))
 
     def check(self) -> None:
-        for name in ("num_nodes", "gpus_per_node"):
-            require_positive(f"cluster.{name}", getattr(self, name))
+        require_positive("cluster.gpus_per_node", self.gpus_per_node, most=MOST_GPUS)
+        most = MOST_GPUS // self.gpus_per_node
+        require_positive("cluster.num_nodes", self.num_nodes, most=most)
         if self.oversubscription is not None and self.oversubscription < 1:
             field, allowed = "cluster.oversubscription", ">= 1 (2 counts half)"
             raise InputError(field, self.oversubscription, "is out of range", allowed)
