@@ -15,7 +15,7 @@ from .adapters import input_bytes
 from .elementwise import norm_ops
 from .ir import Alloc, Gemm, Op, Streaming
 from .linear import linear
-from .part import Part
+from .part import MIXER_IN, Part
 from .shard import Shard
 from .state_space import again, chunks, convolution, product
 
@@ -69,6 +69,7 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
             (Alloc("delta_gate", gate), Alloc("delta_decay", 2 * decay)),
             forward_peak_bytes=gathered + made,
             backward_peak_bytes=made + full + gathered,
+            module=MIXER_IN,
         ),
         convolution(shard, "delta", delta.convolved // shard.tp),
         _rule(shard, delta) if shard.delta_rule == "fused" else _written_rule(shard, delta),

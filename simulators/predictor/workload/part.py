@@ -12,6 +12,8 @@ from .ir import Alloc, Block, Collective, Free, Gemm, GroupedGemm, Op, Streaming
 from .shard import Shard
 
 ATTENTION_RESIDUAL = "attention_residual"
+# The projection into a mixer with a state, which nothing recomputes.
+MIXER_IN = "mixer_in"
 # What weighs what experts made, where operations of its own do (``moe``).
 WEIGH = "weigh_copies"
 

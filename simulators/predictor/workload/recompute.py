@@ -18,7 +18,7 @@ from dataclasses import replace
 from .adapters import copies_attention_output
 from .elementwise import CLAMPED
 from .ir import Alloc, Attention, Collective, Gemm, HostSync, Op, SendRecv, Streaming
-from .part import ATTENTION_RESIDUAL, Part, until_needed
+from .part import ATTENTION_RESIDUAL, MIXER_IN, Part, until_needed
 from .shard import Shard
 
 OPERATIONS = "operations"
@@ -27,12 +27,12 @@ _WHOLE_MODULES = frozenset(
 )
 # Products of projections kept apart, by their place: query, key, value; gate, up.
 _APART = re.compile(r"(?:qkv|fc1)_(\d)_fwd")
-# A norm by its input: its name where the projection after it makes it, and whose module runs it.
-_INNER_NORMS = {"attention_norm_input": "norm in qkv", "mlp_norm_input": "norm in mlp"}
-_HOLDERS = {"norm in qkv": "qkv", "norm in mlp": "mlp", "layernorm": "layernorm"}
+# A norm by its input, and the modules of which one's projection makes it.
+_NORM, _NORM_IN = "layernorm", "norm in "
+_INNER_NORMS = {"attention_norm_input": ("qkv", MIXER_IN), "mlp_norm_input": ("mlp",)}
 # A policy that runs the output projection and the norms again makes the residual stream between
 # attention and MLP on the way.
-_STREAM, _BETWEEN = frozenset(("attn_out", "layernorm")), "mlp_norm_input"
+_STREAM, _BETWEEN = frozenset(("attn_out", _NORM)), "mlp_norm_input"
 _KEPT_OF_OPERATIONS = frozenset(("attention_norm_input", "logsumexp", "core_output"))
 
 
@@ -58,9 +58,9 @@ def _with_inner_norms(parts: Sequence[Part]) -> list[Part]:
 
     def renamed(part: Part) -> Part:
         for tensor in part.saved:
-            name = _INNER_NORMS.get(tensor.tag)
-            if name is not None and _HOLDERS[name] in modules:
-                return replace(part, module=name)
+            for module in _INNER_NORMS.get(tensor.tag, ()):
+                if module in modules:
+                    return replace(part, module=_NORM_IN + module)
         return part
 
     return [renamed(part) for part in parts]
@@ -71,7 +71,7 @@ def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:
         last = part.module in ("mlp", "moe") and shard.recompute_stops_early
         rerun = until_needed(part.forward) if last else part.forward
         return _drop(part, [tensor.tag for tensor in part.saved], rerun)
-    if _HOLDERS.get(part.module) in modules:
+    if part.module.startswith((_NORM, _NORM_IN)) and part.module.removeprefix(_NORM_IN) in modules:
         # A norm's input is the residual stream and stays, unless it is made again too.
         outputs = [
             tensor.tag

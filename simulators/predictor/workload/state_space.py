@@ -17,7 +17,7 @@ from .adapters import input_bytes
 from .elementwise import Passes, norm_ops
 from .ir import Alloc, Gemm, Op, Streaming
 from .linear import exchange, linear
-from .part import Part
+from .part import MIXER_IN, Part
 from .shard import Shard
 
 
@@ -68,12 +68,19 @@ def chunks(shard: Shard, chunk: int) -> tuple[int, int]:
     return shard.batch * -(-whole // length), length
 
 
-def by_heads(shard: Shard, name: str, width: int) -> list[Op]:
-    """The exchange that makes shards of the heads of shards of the sequence, or the other way
-    round, ``width`` elements a token (Megatron-Core's ``MambaContextParallel``)."""
+def by_heads(shard: Shard, name: str, *widths: int) -> list[Op]:
+    """The exchanges that make shards of the heads of shards of the sequence, or the other way
+    round, of tensors of so many elements a token (Megatron-Core's ``MambaContextParallel``)."""
     if shard.cp == 1:
         return []
-    return exchange(shard, name, shard.tokens * width * shard.element_bytes)
+    token = shard.tokens * shard.element_bytes
+    return [op for width in widths if width for op in exchange(shard, name, token * width)]
+
+
+def _joined(shard: Shard, made: int, copies: int) -> list[Op]:
+    """What was exchanged apart put together, and its tokens in their order or in that which
+    balances causal attention: ``copies`` of the whole."""
+    return [Streaming("ssm_order", "memcpy", copies * 2 * made, copies)] if shard.cp > 1 else []
 
 
 # Kernels of ``mamba_chunk_scan_combined`` (mamba_ssm, August 2026), counted in profiles.
@@ -98,19 +105,34 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
         # Programs of a group each, not of whole rows (``layernorm_gated.py``).
         kernels = [op for op in norm_back if isinstance(op, Streaming)]
         norm_back = [replace(op, kind="norm_bwd_groups") for op in kernels]
-    kept = input_bytes(shard, "ssm_out")
+    groups = ssm.groups * ssm.state // shard.tp
+    if shard.cp > 1:
+        # Every rank has a group, shared where they are fewer.
+        groups *= max(1, shard.cp * shard.tp // ssm.groups)
+    apart = (inner, inner, groups, groups, ssm.steps // shard.tp)
     # Megatron-Core's activations are sequence first, the kernels' batch first.
     turns = shard.batch > 1 and not shard.batch_first
     turned = [Streaming("ssm_turn", "memcpy", 2 * made)] if turns else []
     turned_back = [Streaming("ssm_turn_back", "memcpy", 2 * values)] if turns else []
     return [
         Part(
-            (*into, *by_heads(shard, "ssm_exchange", width), *turned),
-            (*turned, *by_heads(shard, "ssm_grad_exchange", width), *into_back),
+            (
+                *into,
+                *by_heads(shard, "ssm_exchange", *apart),
+                *_joined(shard, made, 1),
+                *turned,
+            ),
+            (
+                *turned,
+                *_joined(shard, made, 2),
+                *by_heads(shard, "ssm_grad_exchange", *apart),
+                *into_back,
+            ),
             # What the convolution does not take: the gate and the steps.
             (Alloc("ssm_gate", gate),),
             forward_peak_bytes=gathered + made,
             backward_peak_bytes=made + full + gathered,
+            module=MIXER_IN,
         ),
         _before(shard, ssm),
         _scan(shard, ssm),
@@ -128,14 +150,23 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
                 *norm_back,
                 Streaming("ssm_gate_bwd", "elementwise", 5 * values),
             ),
-            (
-                Alloc("ssm_output", values),
-                Alloc("ssm_out_input", int(shard.tokens * inner * kept)),
-            ),
+            _kept_of_output(shard, ssm, values),
             forward_peak_bytes=full + values,
             backward_peak_bytes=2 * full,
         ),
     ]
+
+
+def _kept_of_output(shard: Shard, ssm: Mamba2, values: int) -> tuple[Alloc, ...]:
+    """The scan's output before its gate (``out_x``), and with a norm behind it also after. Modules
+    of Transformers and AutoModel give the function norm and projection, too: it makes again what
+    comes between (``mamba_split_conv1d_scan_combined``)."""
+    scanned = Alloc("ssm_output", values)
+    if shard.batch_first and shard.cp == 1 and not ssm.fixed_decay:
+        return (scanned,)
+    kept = int(values / shard.element_bytes * input_bytes(shard, "ssm_out"))
+    gated = [Alloc("ssm_gated", values)] * (ssm.norm and not ssm.fixed_decay)
+    return (scanned, *gated, Alloc("ssm_out_input", kept))
 
 
 def _before(shard: Shard, ssm: Mamba2) -> Part:

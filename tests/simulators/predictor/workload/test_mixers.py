@@ -39,6 +39,7 @@ from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.ends import head_blocks, head_parts
 from trainscout.simulators.predictor.workload.ir import (
+    Alloc,
     Attention,
     Collective,
     Gemm,
@@ -299,6 +300,33 @@ def test_shards_of_the_sequence_become_shards_of_the_heads_in_front_of_a_scan() 
     assert sum(op.bytes for op in again) == sum(op.bytes for op in exchanged)
     alone = passes(model)[0]
     assert 2 * flops(forward) == flops(alone)
+
+
+def test_a_group_of_a_scan_goes_to_every_rank_that_shares_it() -> None:
+    def exchanged(groups: int) -> list[int]:
+        forward, _ = passes(only(Mixer(mamba2=replace(SSM, groups=groups))), cp=4)
+        return [op.bytes for op in forward if getattr(op, "name", "") == "ssm_exchange"]
+
+    # Gate, inputs, B, C and steps, one by one.
+    token, state = 16 * 2, SSM.state
+    assert exchanged(1)[2:4] == exchanged(4)[2:4] == [token * 4 * state] * 2
+    assert exchanged(8) == [token * each for each in (256, 256, 8 * state, 8 * state, 16)]
+
+
+def test_what_is_kept_of_a_scan_s_output() -> None:
+    """Before its gate, behind it where a norm of its own reads it, and what the projection reads;
+    a function that has norm and projection inside makes the latter two again."""
+
+    def kept(**changed: object) -> list[int]:
+        ssm = replace(SSM, **changed.pop("ssm", {}))  # type: ignore[arg-type]
+        forward, _ = passes(only(Mixer(mamba2=ssm)), **changed)
+        names = ("ssm_output", "ssm_gated", "ssm_out_input")
+        return [op.bytes for op in forward if isinstance(op, Alloc) and op.tag in names]
+
+    values = 64 * SSM.inner * 2
+    assert kept() == [values] * 3
+    assert kept(ssm={"norm": False}) == [values] * 2
+    assert kept(training={"batch_first": True}) == [values]
 
 
 @pytest.mark.parametrize(("fusion", "turned"), [("eager", True), ("compiled", False)])

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, make_job
+from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, SSM, make_job
 from tests.simulators.predictor.workload.blocks import flops
 from trainscout.simulators.predictor.question.knobs.recomputation import (
     DEFAULT_RECOMPUTE_MODULES,
     RECOMPUTE_MODULES,
 )
-from trainscout.simulators.predictor.question.layers import DENSE_LAYER, plain_layer
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, Layer, Mixer, plain_layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Block, Free
@@ -109,15 +109,11 @@ def test_a_policy_that_runs_the_residual_stream_again_does_not_keep_it() -> None
 
 
 def test_norms_that_are_modules_of_their_own_are_recomputed() -> None:
-    def dropped(model: Model, **software: str) -> set[str]:
+    def dropped(model: Model, mixer: str = "", **software: str) -> set[str]:
         shard = Shard.of(make_job(model, training=software))
-        is_moe = model.moe is not None
+        layer = Layer(mixer, "none") if mixer else plain_layer(model.moe is not None)
         plain, again = (
-            {
-                op.tag
-                for op in layer_blocks(shard, plain_layer(is_moe), *mode)[0].ops
-                if isinstance(op, Alloc)
-            }
+            {op.tag for op in layer_blocks(shard, layer, *mode)[0].ops if isinstance(op, Alloc)}
             for mode in (("none",), ("selective", "layernorm"))
         )
         return plain - again
@@ -126,6 +122,9 @@ def test_norms_that_are_modules_of_their_own_are_recomputed() -> None:
     assert dropped(LLAMA, attention="unfused") == dropped(LLAMA, fusion="compiled") == both
     assert dropped(MOE) == {"mlp_norm_output"}
     assert dropped(MLA_MOE) >= both
+    # In front of a scan the projection makes it; layers of mixers alone have nothing to run again.
+    scan = replace(LLAMA, layers=f"{LLAMA.num_layers}*x/none", kinds={"x": Mixer(mamba2=SSM)})
+    assert dropped(scan, mixer="x") == set()
 
 
 def test_unfused_attention_core_is_the_default() -> None:
