@@ -54,6 +54,7 @@ _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
 _MODULES = frozenset(
     ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 )
+_OF_EXPERTS = frozenset(("moe", "moe_act", "shared_experts"))
 _PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "mxfp8")
 
 
@@ -173,11 +174,11 @@ def _check_halves(job: Job) -> None:
             "models, each attention, Mamba-2 (chunks of 128, 4 taps), an MLP or experts"
         )
         raise InputError("model.layers", model.layers, problem)
-    if job.attention == "unfused" or recipe.cp > 1 or recipe.recompute != "none":
-        problem = (
-            "is traced with Transformer Engine, without context parallelism and recomputation"
-        )
-        raise InputError("model.layers", model.layers, problem)
+    if job.attention == "unfused":
+        raise InputError("model.layers", model.layers, "is traced with Transformer Engine")
+    if recipe.recompute == "full":
+        problem = "is not what hybrids did in Megatron-Core before pull request 4496 (May 2026)"
+        raise InputError("recipe.recompute", "full", problem, "none, selective")
 
 
 def _has_mixer(mixer: Mixer) -> bool:
@@ -216,6 +217,9 @@ def transformer_layer(job: Job, layer: Layer, *, recompute: str) -> LayerSpec:
     if model.moe is not None:
         model = replace(model, moe=replace(model.moe, num_dense_layers=0, layer_period=1))
     modules = _modules(job) if recompute == "selective" else ""
+    if not is_moe:
+        modules = "+".join(each for each in modules.split("+") if each not in _OF_EXPERTS)
+    recompute = "none" if recompute == "selective" and not modules else recompute
     spec = replace(spec, model=model, recompute=recompute, modules=modules)
     return spec if is_moe else replace(spec, ep=1, etp=spec.tp)
 

@@ -22,10 +22,14 @@ from megatron.core.models.gpt.gpt_layer_specs import (
 from megatron.core.models.mamba import MambaModel
 from megatron.core.models.mamba.mamba_layer_specs import mamba_stack_spec
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer.moe.moe_utils import (
+    MoEAuxLossAutoScaler,
+    get_moe_layer_wise_logging_tracker,
+)
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
-from trainscout.simulators.predictor.question.layers import MOE
+from trainscout.simulators.predictor.question.layers import MOE, Layer
 from trainscout.simulators.predictor.question.model import Model
 
 from .layer_spec import TRANSFORMER_ENGINE, LayerSpec
@@ -42,6 +46,9 @@ def join_ranks(spec: LayerSpec, **pipeline: Any) -> None:
     ``pipeline``: further arguments of ``initialize_model_parallel``.
     """
     parallel_state.destroy_model_parallel()
+    # Experts' tensors of the rank before, on its device.
+    get_moe_layer_wise_logging_tracker().clear()
+    MoEAuxLossAutoScaler.main_loss_backward_scale = None
     if spec.precision in FP8_RECIPES:
         # Transformer Engine remembers the groups of layers before, which are no more.
         importlib.import_module("transformer_engine.pytorch.fp8").FP8GlobalStateManager.reset()
@@ -238,23 +245,28 @@ def gpt_model(
 
 
 def hybrid_model(spec: LayerSpec, config: TransformerConfig, **options: Any) -> MambaModel:
-    """A stage of a hybrid model whose only layer is a half of one, as ``spec`` has it.
+    """This rank's stage of a hybrid model whose layers are halves, as ``spec`` has them.
 
     ``options``: further arguments of ``MambaModel``.
     """
     model = spec.model
-    (layer,) = model.pattern
-    mixer = model.mixer(layer)
-    letter = ("E" if layer.mlp == MOE else "-") if mixer is None else "M" if mixer.mamba2 else "*"
     return MambaModel(
         config=config,
         mamba_stack_spec=mamba_stack_spec,
         vocab_size=model.padded_vocab_size(spec.tp),
         max_sequence_length=model.sequence_length,
-        hybrid_override_pattern=letter,
+        hybrid_override_pattern="".join(_letter(model, layer) for layer in model.pattern),
         position_embedding_type=model.position,
         **options,
     )
+
+
+def _letter(model: Model, layer: Layer) -> str:
+    """Megatron-Core's symbol of half a layer."""
+    mixer = model.mixer(layer)
+    if mixer is None:
+        return "E" if layer.mlp == MOE else "-"
+    return "M" if mixer.mamba2 else "*"
 
 
 def replicated(

@@ -103,14 +103,21 @@ def _chunks(job: Job, spec: LayerSpec, config: TransformerConfig) -> list[Distri
     stage = _stage(job)
     chunks = []
     for index, (start, stop) in enumerate(layers_by_stage(job)[stage]):
-        built = megatron_job.gpt_model(
-            spec,
-            config,
-            [model.is_moe_layer(layer) for layer in range(start, stop)],
-            pre_process=stage == 0 and index == 0,
-            post_process=stage == recipe.pp - 1 and index == recipe.vpp - 1,
-            share_embeddings_and_output_weights=model.tied_embeddings,
-            vp_stage=index if recipe.vpp > 1 else None,
+        ends: dict[str, bool] = {
+            "pre_process": stage == 0 and index == 0,
+            "post_process": stage == recipe.pp - 1 and index == recipe.vpp - 1,
+            "share_embeddings_and_output_weights": model.tied_embeddings,
+        }
+        built = (
+            megatron_job.gpt_model(
+                spec,
+                config,
+                [model.is_moe_layer(layer) for layer in range(start, stop)],
+                vp_stage=index if recipe.vpp > 1 else None,
+                **ends,
+            )
+            if model.is_plain
+            else megatron_job.hybrid_model(spec, config, **ends)
         )
         chunks.append(
             megatron_job.replicated(

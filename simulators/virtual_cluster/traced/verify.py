@@ -244,9 +244,11 @@ def verify(job: Job) -> Verification:
 def check_verifiable(job: Job) -> None:
     """Refuse what no rank of Megatron-Core can be traced for."""
     check_traceable(job)
-    if not job.model.is_plain:
-        problem = "is not verified: whole ranks are traced of models without halves of layers"
-        raise InputError("model.layers", job.model.layers, problem)
+    recipe = job.recipe
+    split = "embedding_as_layer", "loss_as_layer", "pipeline_layout"
+    if not job.model.is_plain and (recipe.vpp > 1 or any(getattr(recipe, each) for each in split)):
+        problem = "is not how Megatron-Core 0.16 splits hybrid models: in one part a stage"
+        raise InputError("recipe.vpp", recipe.vpp, problem, "1")
     if job.schedule != "1f1b":
         problem = "is not a schedule of Megatron-Core"
         raise InputError("recipe.schedule", job.schedule, problem, "1f1b")

@@ -89,7 +89,8 @@ class OpaqueKernel:
     """One kernel: its output's shape and type, the products inside, what backward keeps.
 
     ``again``: products that the backward pass repeats instead of keeping their results;
-    ``remade``: places of inputs that it makes again instead of keeping them.
+    ``remade``: places of inputs that it makes again instead of keeping them; ``ungated``: what it
+    keeps is its output before a gate, a tensor of its own.
     """
 
     name: str
@@ -99,6 +100,7 @@ class OpaqueKernel:
     again: tuple[Product, ...] = ()
     keeps_output: bool = False
     remade: tuple[int, ...] = ()
+    ungated: bool = False
 
 
 def launch(name: str, written: Sequence[Tensor | None], read: Sequence[Tensor | None]) -> None:
@@ -116,7 +118,8 @@ def _opaque(
     for product in form.products:
         product.launch(present[0])
     out = torch.empty(form.shape, dtype=form.dtype, device=present[0].device)
-    launch(form.name, [out], present)
+    read_back = torch.empty_like(out) if form.ungated else out
+    launch(form.name, [out, read_back] if form.ungated else [out], present)
     wanted = [
         (each.shape, each.dtype) if each is not None and each.requires_grad else None
         for each in tensors
@@ -142,7 +145,7 @@ def _opaque(
         launch(f"{form.name}_backward", grads, kept)
         return (None, *grads)
 
-    return out, [*held, out if form.keeps_output else None], gradient
+    return out, [*held, read_back if form.keeps_output else None], gradient
 
 
 def opaque(form: OpaqueKernel, *tensors: Tensor | None) -> Tensor:

@@ -69,14 +69,19 @@ def _gradients(
 
 
 def _scan(
-    form: dict[str, int], dtype: torch.dtype, *tensors: Tensor | None, remade: tuple[int, ...] = ()
+    form: dict[str, int],
+    dtype: torch.dtype,
+    gate: Tensor | None,
+    *tensors: Tensor | None,
+    remade: tuple[int, ...] = (),
 ) -> Tensor:
     """The chunked scan: states of chunks, products inside of them, and both put together; the
     backward pass makes some of them again."""
     products, shape = _products(form), (form["b"], form["l"], form["h"], form["p"])
     again = _again(products)
-    form_of = OpaqueKernel("mamba_chunk_scan", shape, dtype, products, again, True, remade)
-    return opaque(form_of, *tensors)
+    gated = gate is not None
+    form_of = OpaqueKernel("mamba_chunk_scan", shape, dtype, products, again, True, remade, gated)
+    return opaque(form_of, *tensors, gate)
 
 
 def _again(products: tuple[Product, ...]) -> tuple[Product, ...]:
@@ -119,7 +124,8 @@ def mamba_chunk_scan_combined(
     """``x`` (b, l, h, p); ``B`` and ``C`` (b, l, g, n); final states (b, h, p, n) if wanted."""
     if return_varlen_states:
         raise refusal("mamba_chunk_scan_combined.return_varlen_states", _INFERENCE, "False")
-    out = _scan(_sizes(x, B, chunk_size), x.dtype, x, dt, A, B, C, D, z, dt_bias, initial_states)
+    sizes = _sizes(x, B, chunk_size)
+    out = _scan(sizes, x.dtype, z, x, dt, A, B, C, D, dt_bias, initial_states)
     if not return_final_states:
         return out
     shape = (x.shape[0], *x.shape[2:], B.shape[-1])
@@ -209,8 +215,8 @@ def mamba_split_conv1d_scan_combined(
     sizes = {"b": b, "l": tokens, "h": h, "p": p, "g": ngroups, "n": n, "c": chunk_size}
     gate = z if rmsnorm_weight is None else None
     # What the convolution gives is not kept but made again (``MambaSplitConv1dScanCombinedFn``).
-    tensors = (xbc, dt, A, D, gate, dt_bias, initial_states)
-    out = _scan(sizes, zxbcdt.dtype, *tensors, remade=(0,))
+    tensors = (xbc, dt, A, D, dt_bias, initial_states)
+    out = _scan(sizes, zxbcdt.dtype, gate, *tensors, remade=(0,))
     out = out.reshape(b, tokens, h * p)
     if rmsnorm_weight is not None:
         out = elementwise("gated_rms_norm", out, z, rmsnorm_weight)

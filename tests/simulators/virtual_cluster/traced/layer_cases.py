@@ -121,8 +121,14 @@ def _cases() -> Iterator[tuple[str, Job]]:
         for how in ("none", "full", "experts", "activation"):
             job = make_job(MIXTRAL_8X7B, batch=8, **recipe, **RECOMPUTED[how])
             yield f"mixtral {name} {how}", job
-    for name, recipe in (_degrees(1, False, ep=8), _degrees(2, True, ep=4)):
+    for name, recipe in (
+        _degrees(1, False, ep=8),
+        _degrees(2, True, ep=4),
+        _degrees(2, True, cp=2, ep=4),
+    ):
         yield f"hybrid {name} none", make_job(HYBRID, batch=8, **recipe)
+    for how in ("experts", "activation"):
+        yield f"hybrid tp1 ep8 {how}", make_job(HYBRID, batch=8, ep=8, **RECOMPUTED[how])
     dense = replace(
         HYBRID, moe=None, layers="2*(mamba/none, none/dense, attention/none, none/dense)"
     )

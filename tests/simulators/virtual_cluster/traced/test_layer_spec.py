@@ -45,6 +45,14 @@ def test_halves_of_layers_are_specs_of_their_own() -> None:
     ]
 
 
+def test_modules_of_experts_are_no_business_of_other_layers() -> None:
+    modules = {"recompute": "selective", "recompute_modules": "layernorm+moe_act"}
+    found = layer_specs_of(make_job(HYBRID, ep=2, **modules))
+    assert [spec.modules for spec in found[1:-1]] == ["layernorm"] * 3 + ["layernorm+moe_act"]
+    only = layer_specs_of(make_job(HYBRID, ep=2, recompute="selective", recompute_modules="moe"))
+    assert [spec.recompute for spec in only[1:-1]] == ["none"] * 3 + ["selective"]
+
+
 def test_layers_that_a_chunk_leaves_plain_are_traced_too() -> None:
     job = make_job(TINY, pp=2, recompute="full", recompute_layers=2)
     assert [(p.kind, p.recompute) for p in layer_specs_of(job)] == [
@@ -121,7 +129,7 @@ def test_groups_fit_in_the_fewest_ranks() -> None:
         ("model.num_mtp_layers", replace(LLAMA, num_mtp_layers=1), {}),
         ("training.precision", TINY, {"training": {"precision": "tf32"}}),
         ("model.layers", replace(HYBRID, kinds={"mamba": LONGER}), {"ep": 2}),
-        ("model.layers", HYBRID, {"ep": 2, "recompute": "full"}),
+        ("recipe.recompute", HYBRID, {"ep": 2, "recompute": "full"}),
     ],
 )
 def test_what_is_not_megatrons_is_refused_by_name(

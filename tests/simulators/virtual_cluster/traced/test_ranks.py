@@ -12,12 +12,14 @@ pytest.importorskip("torch")
 
 from tests.needs import needs
 from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, make_job
+from tests.simulators.virtual_cluster.traced.layer_cases import HYBRID as LARGE_HYBRID
 from trainscout.reports.verification import verification_json, verification_report
 from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import Mamba2, Mixer
 from trainscout.simulators.predictor.workload.data_parallel import Transfer, gather_parameters
 from trainscout.simulators.predictor.workload.ir import Collective
-from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.megatron import build_workload, layers_by_stage
 from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 from trainscout.simulators.virtual_cluster.traced.verify import (
@@ -56,6 +58,16 @@ MOE = replace(
     sequence_length=256,
     moe=replace(MIXTRAL_8X7B.moe, ffn_hidden_size=1024),  # type: ignore[type-var]
 )
+HYBRID = replace(
+    LARGE_HYBRID,
+    hidden_size=512,
+    num_heads=8,
+    num_query_groups=4,
+    ffn_hidden_size=1024,
+    vocab_size=8000,
+    sequence_length=256,
+    kinds={"mamba": Mixer(mamba2=Mamba2(heads=256, head_dim=4, state=64, groups=8, chunk=128))},
+)
 CASES = {
     "1f1b": make_job(GPT, tp=2, pp=2, sp=True, batch=8),
     "1f1b, remainders": make_job(GPT, tp=2, pp=2, sp=True, batch=8, optimizer_states="remainders"),
@@ -72,6 +84,17 @@ CASES = {
     ),
     "one stage, recomputed": make_job(GPT, tp=4, batch=4, recompute="full"),
     "experts": make_job(MOE, tp=2, ep=4, sp=True, batch=8, zero_stage=1),
+    "hybrid": make_job(
+        HYBRID,
+        tp=2,
+        pp=2,
+        ep=4,
+        etp=1,
+        sp=True,
+        batch=8,
+        recompute="selective",
+        recompute_modules="layernorm+moe_act",
+    ),
     # Shapes that a rank on another GPU had before it in this process.
     "one stage, whole optimizer": make_job(GPT, tp=2, sp=True, batch=8, zero_stage=0),
 }
@@ -138,9 +161,14 @@ def expected_more(job: Job, stage: int) -> dict[str, int]:
         more["tp"] = vectors * model.hidden_size * 4
     if model.moe is not None:
         # So are routers. Their loss counts tokens of each expert, forward alone.
+        ((first, last),) = layers_by_stage(job)[stage]
         experts = model.moe.num_experts
-        more["tp"] += model.num_layers * model.hidden_size * experts * 4
-        more["tp_cp"] = model.num_layers * job.num_micro_batches * experts * 8
+        routers = sum(model.is_moe_layer(layer) for layer in range(first, last))
+        more["tp"] = more.get("tp", 0) + routers * model.hidden_size * experts * 4
+        more["tp_cp"] = routers * job.num_micro_batches * experts * 8
+        if not model.is_plain:
+            # The built-in source counts two norms a layer, of which half a layer has one.
+            more["tp"] -= (last - first) * model.hidden_size * 4
         # Experts have an optimizer of their own, and either one has all parameters gathered.
         stages = build_workload(job).stages
         gathered = gather_parameters(stages[stage].parameters, Transfer.of(job)).ops
