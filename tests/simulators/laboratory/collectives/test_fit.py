@@ -172,7 +172,7 @@ def test_not_every_call_is_fitted_to() -> None:
 def test_launches_of_one_thread_are_counted_and_not_fitted_to() -> None:
     # One thread drove all GPUs where that cluster ran on one node, a process each on several.
     cluster = {"notes": "cluster=azure_nda100v4_aisimu", "bytes": "8192", "gpu": "A100"}
-    cases = [("1", "45", 33.6, False), ("1", "55", 33.6, True), ("2", "45", 0.0, True)]
+    cases = [("1", "95", 33.6, False), ("1", "105", 33.6, True), ("2", "45", 0.0, True)]
     for nodes, time_us, least_us, usable in cases:
         gpus = str(8 * int(nodes))
         call = describe("", row(**cluster, num_gpus=gpus, num_nodes=nodes, time_us=time_us))
