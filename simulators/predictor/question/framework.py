@@ -226,9 +226,14 @@ class Framework:
     fused_router: bool = False
     """An expert layer's softmax, top-k, routing map and loss statistics are three kernels
     (``moe-router-fusion``) instead of one for each step."""
-    fused_latent_rope: bool = True
-    """Latent attention's rotary positions are one kernel each (``apply_rope_fusion``, experimental
-    with it in Megatron-Core) instead of one for each operation."""
+    fused_rope: bool = True
+    """Rotary positions are one kernel each (``apply_rope_fusion``, experimental with latent
+    attention in Megatron-Core) instead of one for each operation."""
+    rope_by_document: bool = False
+    """Rotary positions that are not one kernel turn packed sequences one after another."""
+    order_by_document: bool = False
+    """Context parallelism by ``a2a`` puts the order of packed tokens together of every sequence's
+    parts, whose bounds the host reads."""
     fused_experts: bool = False
     """In MXFP8, all experts of a rank run in one grouped kernel whose epilogue applies the
     activation and quantises (cuDNN and CuTe DSL, 2026), instead of one product each."""
@@ -351,6 +356,11 @@ class Framework:
         # Of its many fields, those that distinguish what goes by one name: what a recipe sets.
         set_by_recipe = (self.cuda_graphs, self.accumulate_grads_fp32, self.reduce_grads_fp32)
         return hash((self.name, *set_by_recipe, self.master_remainders, self.fp8_param_gather))
+
+    @property
+    def pace_of_kernels(self) -> float:
+        """What a kernel of PyTorch's own takes the host, of ``host_launch_s``."""
+        return min(1.0, UNDECLARED.host_launch_s / max(self.host_launch_s, 1e-9))
 
     @property
     def reduces_fp32(self) -> bool:

@@ -18,7 +18,7 @@ from .recipe import Recipe
 from .schedule_file import is_file, read_schedule
 from .schedules import Place, routes, schedule_kind
 from .training import OPTIMIZERS, QUANTISED, Training
-from .tuning import FROZEN, attended_length
+from .tuning import FROZEN, attended_length, packed_documents
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,12 @@ class Job:
     def attended_length(self) -> int:
         """Tokens of the sequences that attention sees: shorter where several are packed."""
         return attended_length(self.sequence_length, self.training.packed_lengths)
+
+    @property
+    def documents(self) -> int:
+        """Packed sequences of a micro-batch; 0 where none are."""
+        packs = self.recipe.micro_batch * self.training.sequences_per_sample
+        return packs * packed_documents(self.sequence_length, self.training.packed_lengths)
 
     @property
     def precision(self) -> str:

@@ -167,6 +167,11 @@ def attended_length(sequence: int, packed: Sequence[int]) -> int:
     return min(sequence, round(sum(each * each for each in packed) / sum(packed)))
 
 
+def packed_documents(sequence: int, packed: Sequence[int]) -> int:
+    """How many sequences are packed into one of ``sequence`` tokens; 0 where none is."""
+    return max(1, round(sequence * len(packed) / sum(packed))) if packed else 0
+
+
 def why_unpacked(model: Model) -> str:
     """Why sequences that are packed are not modelled of it; empty where they are."""
     mixers = [model.mixer(layer) for layer in model.layer_kinds]

@@ -8,9 +8,17 @@ from functools import partial
 from trainscout.simulators.predictor.question.layers import AttentionMixer
 
 from .adapters import copies_attention_output, input_bytes
-from .elementwise import kept_of_norm, norm_ops, repeat_ops, rope_ops
+from .elementwise import (
+    kept_of_norm,
+    launches_by_document,
+    norm_ops,
+    repeat_ops,
+    rope_by_document,
+    rope_ops,
+    waits_for_lengths,
+)
 from .gathered_ring import gathered_ring
-from .ir import Alloc, Attention, Gemm, Op, Streaming
+from .ir import Alloc, Attention, Gemm, HostSync, Op, Streaming
 from .key_exchange import around_ring, gathered_keys
 from .linear import bias_grad, exchange, linear
 from .parameters import projected_widths
@@ -146,18 +154,21 @@ def _mla_projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     projected = shard.tokens * shard.heads * (mla.qk_nope_head_dim + mla.v_head_dim) * size
     # One by one (as recorded from Megatron-Core 0.16): the angles, their cosine and sine in 16
     # bits, the half turn, two products and their sum, of Q and of K; then what both are joined of.
-    launches = (2, 2) if shard.fused_latent_rope else (28, 22)
-    if not shard.fused_latent_rope:
+    launches, looped = (
+        ((2, 2), (0, 0)) if shard.fused_rope else ((28, 22), rope_by_document(shard))
+    )
+    if not shard.fused_rope:
         rope_bytes = 6 * rope_bytes + 2 * (q + k)
     rope: list[Op] = [
-        Streaming("rope_fwd", "elementwise", rope_bytes, launches=launches[0]),
+        *waits_for_lengths(looped),
+        Streaming("rope_fwd", "elementwise", rope_bytes, launches=launches[0] + looped[0]),
         # The projection's rows hold K's first part and V by turns; both are written apart, K with
         # its rotary part, which all heads share.
         Streaming("kv_assemble", "memcpy", projected + k + v),
     ]
     unrope: list[Op] = [
         Streaming("kv_split", "memcpy", projected + k + v),
-        Streaming("rope_bwd", "elementwise", rope_bytes, launches=launches[1]),
+        Streaming("rope_bwd", "elementwise", rope_bytes, launches=launches[1] + looped[1]),
     ]
     parts.append(
         Part(
@@ -316,18 +327,42 @@ def _by_heads(
     keys and values each (Transformer Engine's ``flash_attn_a2a_communicate``)."""
     whole = shard.sequence * shard.cp
     local = shard.heads // shard.cp, kv_heads // shard.cp
+
+    def apart(what: str, *sizes: int) -> list[Op]:
+        """By heads, and in order."""
+        return [
+            op for size in sizes for op in (*exchange(shard, what, size), *_order(shard, size, 13))
+        ]
+
+    def together(what: str, *sizes: int) -> list[Op]:
+        """In ranks' order, and by tokens."""
+        return [
+            op for size in sizes for op in (*_order(shard, size, 9), *exchange(shard, what, size))
+        ]
+
     return (
         [
-            *(op for size in qkv for op in exchange(shard, "qkv_exchange", size)),
+            *apart("qkv_exchange", *qkv),
             *_limited(shard, attention, *local, whole, "fwd"),
-            *exchange(shard, "output_exchange", output),
+            *together("output_exchange", output),
         ],
         [
-            *exchange(shard, "output_grad_exchange", output),
+            *apart("output_grad_exchange", output),
             *_limited(shard, attention, *local, whole, "bwd"),
-            *(op for size in qkv for op in exchange(shard, "qkv_grad_exchange", size)),
+            *together("qkv_grad_exchange", *qkv),
         ],
     )
+
+
+def _order(shard: Shard, size: int, each: int) -> list[Op]:
+    """Packed tokens of ``size`` bytes are put in order by places that are made for each sequence's
+    two parts on every rank: ``each`` launches, as two of the numbers are read by the host, which
+    is as much work as two launches each (Transformer Engine 2.11 to 2.18,
+    ``reorder_seq_chunks_after_a2a_before_attn_thd``; version 2.19 has a kernel)."""
+    launches = launches_by_document(shard, 2 * shard.cp * each)
+    if not (launches and shard.order_by_document):
+        return []
+    return [HostSync("sequence_bounds"), Streaming("sequence_order", "memcpy", 2 * size, launches)]
 
 
 def unfused_core(shard: Shard, keys: int | None = None) -> Part:

@@ -6,7 +6,6 @@ import functools
 import math
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.job import Job
 
 from .ir import Block, Collective, HostSync, Op, Streaming
@@ -135,9 +134,7 @@ def gathers_alone(job: Job) -> bool:
 
 def shard_launches(job: Job, shards: int) -> int:
     """Launches, at the framework's pace, that copy so many ranks' shares."""
-    driver_s = UNDECLARED.host_launch_s
-    pace = driver_s / max(driver_s, job.framework.host_launch_s)
-    return math.ceil(LAUNCHES_OF_A_SHARD * shards * pace)
+    return math.ceil(LAUNCHES_OF_A_SHARD * shards * job.framework.pace_of_kernels)
 
 
 @functools.lru_cache(maxsize=4096)

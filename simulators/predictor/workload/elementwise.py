@@ -10,6 +10,7 @@ measured on one H100, where vectorised kernels move 3.0 TB/s (``unvectorised_byt
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from .ir import Alloc, HostSync, Op, Streaming
@@ -85,7 +86,7 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
             [Streaming("rope_bwd", "elementwise", 71 * elements, 22)],
         )
     by_hand = shard.fusion == "fused" and shard.model.scaled_rope
-    apart = shard.fusion == "eager" or shard.rope == "complex" or by_hand
+    apart = shard.fusion == "eager" or shard.rope == "complex" or by_hand or not shard.fused_rope
     ahead = back = 2 * s * elements
     if shard.rope == "packed":
         keys = elements * shard.kv_heads // (shard.heads + shard.kv_heads)
@@ -95,10 +96,38 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
         ways = {"complex": (2 * s + 16,) * 2, "pairs": (2 * s + 52, 2 * s + 105)}
         ahead, back = (of * elements for of in ways.get(shard.rope, by_halves))
     launches = 6 if apart else 2
+    looped = rope_by_document(shard) if apart else (0, 0)
+    # Every sequence's gradient is cut out of a copy of all.
+    back += 2 * s * elements * shard.documents if looped[1] else 0
     return (
-        [Streaming("rope_fwd", "elementwise", ahead, launches)],
-        [Streaming("rope_bwd", "elementwise", back, launches)],
+        [
+            *waits_for_lengths(looped),
+            Streaming("rope_fwd", "elementwise", ahead, launches + looped[0]),
+        ],
+        [Streaming("rope_bwd", "elementwise", back, launches + looped[1])],
     )
+
+
+def launches_by_document(shard: Shard, each: int) -> int:
+    """Launches, at the framework's pace, of ``each`` kernels of PyTorch's for every packed
+    sequence; 0 where none are packed."""
+    return math.ceil(each * shard.documents * shard.pace_of_kernels)
+
+
+def rope_by_document(shard: Shard) -> tuple[int, int]:
+    """Launches forward and backward of rotary positions that are turned one packed sequence after
+    another (Megatron-Core 0.19, ``_apply_rotary_pos_emb_thd``): of queries and of keys the angles'
+    cosine and sine, their casts, the half turn, products, their sum and a copy, as counted in
+    PyTorch 2.13."""
+    if not shard.rope_by_document:
+        return 0, 0
+    forward = 2 * (13 + (shard.cp > 1))
+    return launches_by_document(shard, forward), launches_by_document(shard, 24)
+
+
+def waits_for_lengths(looped: tuple[int, int]) -> list[Op]:
+    """The host reads how long the sequences are that it takes one after another."""
+    return [HostSync("sequence_lengths")] if any(looped) else []
 
 
 def repeat_ops(shard: Shard, grouped_bytes: int) -> Passes:

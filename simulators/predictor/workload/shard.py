@@ -43,8 +43,9 @@ class Shard:
     """One rank's share of one micro-batch.
 
     ``batch`` sequences of ``sequence`` tokens on this context-parallel rank (the full length
-    is ``sequence * cp``), of which attention sees ``attended`` at a time. The expert-parallel
-    group spans ``ep_domains`` NVLink domains. ``trains``: the model's own weights have gradients.
+    is ``sequence * cp``), of which attention sees ``attended`` at a time, ``documents``
+    in all where they are packed. The expert-parallel group spans ``ep_domains`` NVLink domains.
+    ``trains``: the model's own weights have gradients.
     ``loss``: of the ``next`` token, from a teacher's probabilities (``DIVERGENCES``),
     ``log_softmax`` in 16 bits (of pairs, see ``_loss``), or ``none``. ``replicas``: data-parallel
     ranks whose sequences a contrastive loss compares, whose towers are checkpointed with the
@@ -55,6 +56,7 @@ class Shard:
     batch: int
     sequence: int
     attended: int
+    documents: int
     trains: bool
     lora: Lora | None
     fp32_magnitudes: bool
@@ -81,7 +83,10 @@ class Shard:
     fp8_attention: bool
     fp8_output: bool
     fused_router: bool
-    fused_latent_rope: bool
+    fused_rope: bool
+    rope_by_document: bool
+    order_by_document: bool
+    pace_of_kernels: float
     fused_experts: bool
     loops_experts: bool
     delta_rule: str
@@ -127,6 +132,8 @@ class Shard:
             batch=recipe.micro_batch * job.training.sequences_per_sample,
             sequence=job.sequence_length // recipe.cp,
             attended=job.attended_length // recipe.cp,
+            documents=job.documents,
+            pace_of_kernels=framework.pace_of_kernels,
             trains=job.training.trains_weights,
             lora=job.training.lora,
             fp32_magnitudes=job.keeps_fp32_adapters,

@@ -88,6 +88,24 @@ def test_heads_are_exchanged_for_the_sequence_and_back(model: Model) -> None:
     assert pairs == whole.heads * 64 * 64 / 2
 
 
+def test_packed_tokens_are_put_in_order_by_parts_of_each_sequence() -> None:
+    def launches(order: bool, *packed: int) -> list[int]:
+        facts = {"order_by_document": order, "packed_lengths": packed}
+        sharded = Shard.of(make_job(TINY, cp=4, cp_comm_type="a2a", training=facts))
+        return [
+            sum(op.launches for op in block.ops if isinstance(op, Streaming))
+            for block in layer_blocks(sharded, DENSE_LAYER, "none")
+        ]
+
+    # Two parts on each of four ranks; nine kernels and two numbers read of each part of Q, K and
+    # V, which are as much as two launches each, and five and two of the output's; back likewise.
+    parts = 2 * 4 * TINY.sequence_length // 16
+    (ahead, back), before = launches(True, 16), launches(False, 16)
+    assert ahead - before[0] == parts * (3 * 13 + 9)
+    assert back - before[1] == parts * (13 + 3 * 9)
+    assert launches(True) == launches(False)
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 def test_only_kernels_run_beside_communication(model: Model, precision: str) -> None:

@@ -307,7 +307,7 @@ def test_latent_rotary_positions_one_by_one_take_the_recorded_launches() -> None
     """Of Q and of K eleven kernels forward and ten back, and joins (Megatron-Core 0.16)."""
 
     def launches(fused: bool) -> list[int]:
-        job = make_job(MLA_MOE, training={"fused_latent_rope": fused})
+        job = make_job(MLA_MOE, training={"fused_rope": fused})
         run = build_workload(job).stages[0].chunks[0].runs[-2]
         return [
             op.launches
@@ -341,3 +341,32 @@ def test_no_hand_made_kernel_has_a_temperature() -> None:
     )
     compiled = shard(scaled, fusion="compiled")
     assert moved(rope_ops(compiled, 1000)[0]) == moved(rope_ops(shard(), 1000)[0])
+
+
+@pytest.mark.parametrize("pace", [1, 10])
+def test_packed_sequences_are_turned_one_after_another(pace: int) -> None:
+    """Of Q and of K 13 kernels forward and 12 back for each, at PyTorch's pace of launches."""
+    facts = {"fusion": "fused", "fused_rope": False, "host_launch_s": pace * 7e-6}
+    looped = facts | {"rope_by_document": True}
+    packs = LLAMA.sequence_length // 20
+    at_once = rope_ops(shard(**facts, packed_lengths=(20,)), 1000)
+    by_one = rope_ops(shard(**looped, packed_lengths=(20,)), 1000)
+    more = [launches(one) - launches(all_) for one, all_ in zip(by_one, at_once, strict=True)]
+    assert more == [-(-26 * packs // pace), -(-24 * packs // pace)]
+    # The host has to read their lengths, and each gradient comes out of a copy of all.
+    assert [type(op) for op in by_one[0]] == [ir.HostSync, ir.Streaming]
+    assert moved(by_one[1]) - moved(at_once[1]) == 2 * SIZE * 1000 * packs
+    # Neither of whole sequences, nor of one kernel.
+    assert rope_ops(shard(**looped), 1000) == rope_ops(shard(**facts), 1000)
+    fused = {"packed_lengths": (20,), "fused_rope": True}
+    assert rope_ops(shard(**looped | fused), 1000) == rope_ops(shard(**facts | fused), 1000)
+
+
+def test_latent_rotary_positions_of_packed_sequences_too() -> None:
+    def found(**software: Any) -> int:
+        parts = attention_parts(shard(MLA_MOE, fused_rope=False, **software), WHOLE)
+        return sum(launches(list(part.forward)) for part in parts)
+
+    packed = {"packed_lengths": (8,)}
+    more = 26 * MLA_MOE.sequence_length // 8
+    assert found(**packed, rope_by_document=True) == found(**packed) + more
