@@ -65,8 +65,8 @@ class StageEnd:
 class StageHeld:
     """What one stage holds all through a step: ``fixed_bytes`` are parameters, gradients,
     optimizer and scratch, of which passes do without ``absent_bytes`` at most; ``updating_bytes``
-    are there while the optimizer runs; ``flattened_bytes`` further segments; ``outside_bytes``
-    what the allocator does not see."""
+    are there while the optimizer runs but for ``flattened_bytes``, further segments;
+    ``outside_bytes`` what the allocator does not see."""
 
     fixed_bytes: int
     absent_bytes: int
@@ -80,12 +80,14 @@ class StageHeld:
         whole = Stage(tuple(chunks), _NOTHING, _NOTHING)
         scratch = placeholder_bytes(job, whole) + job.gpu.architecture.workspace_bytes
         static = static_of(job, whole)
-        fixed = sum(static.kinds.values()) + scratch
+        fixed, flattened = sum(static.kinds.values()) + scratch, flattened_bytes(job, whole)
+        updating = update_bytes(whole.parameters, job) - sum(static.absent_at_update)
         return cls(
             fixed,
             sum(static.most_absent),
-            fixed - sum(static.absent_at_update) + update_bytes(whole.parameters, job),
-            flattened_bytes(job, whole) + streamed_bytes(job, static),
+            # What is flattened is among it.
+            fixed + updating - flattened,
+            flattened + streamed_bytes(job, static),
             sum(process_bytes(job.gpu, job.cluster, channels).values()),
         )
 

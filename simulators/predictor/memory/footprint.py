@@ -145,7 +145,8 @@ def _stage_memories(
     once = {
         id(stage): (
             statics[id(stage)],
-            flattened_bytes(job, stage) + streamed_bytes(job, statics[id(stage)]),
+            flattened_bytes(job, stage),
+            streamed_bytes(job, statics[id(stage)]),
             gathered_bytes(job, stage),
             vacated_bytes(job, stage, statics[id(stage)]),
             update_bytes(stage.parameters, job),
@@ -155,7 +156,7 @@ def _stage_memories(
     room = capacity - sum(outside.values())
     memories, needs = list[StageMemory](), list[int]()
     for index, stage in enumerate(workload.stages):
-        static, lasting, gathered, vacated, updating = once[id(stage)]
+        static, flattened, streamed, gathered, vacated, updating = once[id(stage)]
         held = held_bytes(job, stage, index, boundary)
         # At a peak that comes before its pass has kept all it keeps, activations are fewer.
         later = min(0, temporary[index] + held)
@@ -165,13 +166,17 @@ def _stage_memories(
         }
         missing = Absent(*absent[index].tolist())
         # When the optimizer runs, activations are free.
-        at_update = updating - sum(static.absent_at_update)
-        if at_update > activations[index] + temporary[index] - sum(missing):
+        more = updating - sum(static.absent_at_update)
+        more -= activations[index] + temporary[index] - sum(missing)
+        if more > 0:
             moving = {"activations": 0, "temporary": updating + held}
             missing, vacated = static.absent_at_update, 0
+            # What is flattened is among it.
+            flattened = max(0, flattened - more)
         kinds = static.kinds_without(missing) | moving
         allocated = sum(kinds.values())
-        unused = lasting + vacated + (0 if expands else int(allocated * FRAGMENTATION))
+        unused = flattened + streamed + vacated
+        unused += 0 if expands else int(allocated * FRAGMENTATION)
         beyond, cached = cached_bytes(job, static, gathered, missing, activations[index])
         need = _segments(allocated + unused + beyond)
         cached += deferred_bytes(job, stage) if index == 0 else 0

@@ -29,6 +29,9 @@ from trainscout.simulators.predictor.workload.step_end import (
 )
 from trainscout.simulators.predictor.workload.weights import kept_weight_bytes, parameter_bytes
 
+# Elements of DeepSpeed's reduction buckets (``reduce_bucket_size``).
+DEEPSPEED_BUCKET = 500_000_000
+
 
 class Absent(NamedTuple):
     """Bytes of ``Static.kinds`` that are not there at a time."""
@@ -43,7 +46,9 @@ class Static:
     ``layers`` and of the model's ``ends``; ``gradients`` that it keeps, of what is being
     ``reduced``, and of ``buckets``; ``optimizer`` states. ``made``: so many parameters' gradients
     come with the backward pass (0: they are there); ``in_turn``: layers are gathered one after
-    another. Those ``behind`` a backward pass stay, as gradients of ``trained`` parameters come."""
+    another. Those ``behind`` a backward pass stay, as gradients of ``trained`` parameters come. Of
+    ``buckets``, ``late`` bytes come with a pass's first gradient; when the optimizer runs, so many
+    of gradients are gone as what others have ``updated``."""
 
     parameters: int
     gradients: int
@@ -56,6 +61,8 @@ class Static:
     in_turn: bool = False
     behind: int = 0
     trained: int = 1
+    late: int = 0
+    updated: int = 0
 
     @functools.cached_property
     def kinds(self) -> dict[str, int]:
@@ -69,11 +76,12 @@ class Static:
     @property
     def comes_and_goes(self) -> bool:
         """Whether any of it is not there at a time."""
-        return self.in_turn or self.made > 0
+        return self.in_turn or self.made > 0 or self.late > 0
 
     def absent(self, made: int, *, in_layer: bool) -> Absent:
         """What of ``kinds`` is not there when the gradients of so many parameters are."""
         left = self.gradients * (self.made - made) // self.made if self.made else 0
+        left += self.late * (made == 0)
         gathered = self.layers + self.behind + self.ends
         passed = gathered * made // self.trained - self.ends
         ahead = self.behind - min(self.behind, max(0, passed))
@@ -96,7 +104,7 @@ class Static:
     def absent_at_update(self) -> Absent:
         """The same while the optimizer runs."""
         gathered = self.layers + self.ends + self.behind
-        return Absent(gathered, self.reduced) if self.in_turn else Absent(0, 0)
+        return Absent(gathered, self.reduced + self.updated)
 
     def kinds_without(self, absent: Absent) -> dict[str, int]:
         """``kinds`` of what is there when that is not."""
@@ -119,7 +127,11 @@ def static_of(job: Job, stage: Stage) -> Static:
     gradient = gradient_bytes_per_parameter(job)
     replicated = job.dp * recipe.cp > 1
     alone = job.framework.torch_wrappers and recipe.pp == 1
-    made = parameters.total if alone and job.num_micro_batches == 1 else 0
+    # DeepSpeed's 16-bit gradients come as PyTorch's do.
+    flat = bool(zero) and job.framework.flattens_gradients and gradient == weight
+    bucket = gradient_bucket_bytes(job) if flat else 0
+    comes = alone or (flat and recipe.pp == 1)
+    made = parameters.total if comes and job.num_micro_batches == 1 else 0
     sums_whole = job.framework.sums_whole_grads and recipe.pp == 1 and job.num_micro_batches > 1
     if zero == 3:
         # FSDP keeps the sharded parameters in fp32 (or in 16 bits, with no other copy; frozen ones
@@ -143,7 +155,8 @@ def static_of(job: Job, stage: Stage) -> Static:
             layers=gathered * weight + 2 * of_layer,
             ends=_ends(stage) * weight,
             reduced=reduced * (weight + cast),
-            made=made,
+            buckets=bucket,
+            made=made if alone else 0,
             in_turn=alone,
             behind=max(0, behind),
             trained=max(1, parameters.total),
@@ -164,6 +177,8 @@ def static_of(job: Job, stage: Stage) -> Static:
         made, gradient = parameters.total, weight
     elif framework.keeps_16bit_grads and replicated and gradient > weight:
         buckets = kept_gradients * weight
+    elif bucket:
+        buckets = bucket
     return Static(
         parameters.held.total * weight
         + _quantised_copies(job, parameters)
@@ -172,7 +187,21 @@ def static_of(job: Job, stage: Stage) -> Static:
         here * master_bytes(job) + moment_bytes(parameters, job),
         buckets=buckets,
         made=made,
+        late=bucket * (framework.gradient_bucket == "gradient"),
+        # Of gradients those of what is updated are left.
+        updated=bucket + (kept_gradients - here) * gradient if flat else 0,
     )
+
+
+def gradient_bucket_bytes(job: Job) -> int:
+    """DeepSpeed's flat buffer of a bucket's 16-bit gradients under ZeRO; of ZeRO 1 and 2 two where
+    they are reduced beside the backward pass (``overlap_comm``). Pipelines have it as a step ends.
+    """
+    zero, framework = job.recipe.zero_stage, job.framework
+    if framework.gradient_bucket == "none" or job.recipe.pp > 1:
+        return 0
+    beside = not framework.waits_for_reductions if zero == 2 else job.recipe.overlap_grad_reduce
+    return DEEPSPEED_BUCKET * parameter_bytes(job) * (1 + (beside and zero < 3))
 
 
 def _packed_bytes(job: Job, stage: Stage) -> tuple[int, int]:

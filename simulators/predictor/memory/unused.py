@@ -25,10 +25,8 @@ from trainscout.simulators.predictor.workload.step_end import (
 )
 from trainscout.simulators.predictor.workload.weights import parameter_bytes
 
-from .static import Absent, Static
+from .static import DEEPSPEED_BUCKET, Absent, Static, gradient_bucket_bytes
 
-# Elements of DeepSpeed's reduction buckets (``reduce_bucket_size``).
-DEEPSPEED_BUCKET = 500_000_000
 # Launches that a stream takes before it blocks the host (seen: stackoverflow.com/q/53970187). A
 # collective is its kernel, and an event recorded and waited for on either side of it.
 QUEUED_LAUNCHES = 1000
@@ -67,7 +65,9 @@ def flattened_bytes(job: Job, stage: Stage) -> int:
     size, weight = gradient_bytes_per_parameter(job), parameter_bytes(job)
     if size > weight and zero < 2:
         return parameters.total * weight
-    tensors = [min(DEEPSPEED_BUCKET, parameters.total) * size]
+    # Without a pipeline it is among what is allocated.
+    there = zero and gradient_bucket_bytes(job)
+    tensors = [0 if there else min(DEEPSPEED_BUCKET, parameters.total) * size]
     if size < 4:
         owned = owned_parameters(parameters, job)
         here = owned - host_parameters(owned, job)

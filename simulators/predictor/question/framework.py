@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ATTENTION_KERNELS = ("flash", "flash2", "flash1", "flash1_triton", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
 PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
+GRADIENT_BUCKETS = ("none", "backward", "gradient")
 MASKS = ("", "sequence", "micro_batch")
 WRITTEN_DISPATCHES = ("", "half", "atomic", "fp32")
 ROTATIONS = ("halves", "pairs", "complex", "packed")
@@ -339,6 +340,10 @@ class Framework:
     """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with;
     ZeRO 1 and 2 gather as the last of a step (DeepSpeed's ``all_gather_dp_groups``, InternEvo's
     ``broadcast_params``)."""
+    gradient_bucket: str = "none"
+    """When the flat buffer that gradients are copied into is there, whole whatever the model's
+    size: until a backward pass ends, from its beginning (``backward``) or its first ``gradient``
+    on, and always under ZeRO 3 (DeepSpeed's ``contiguous_gradients``)."""
     host_optimizer: str = "none"
     """How the host's CPU updates parameters whose optimizer states lie in its memory: tensor by
     tensor, while gradients of others come and parameters of others go (``pipelined``:
@@ -399,6 +404,7 @@ class Framework:
         require_choice("framework.fusion", self.fusion, FUSIONS)
         require_choice("framework.rope", self.rope, ROTATIONS)
         require_choice("framework.pipeline_buffers", self.pipeline_buffers, PIPELINE_BUFFERS)
+        require_choice("framework.gradient_bucket", self.gradient_bucket, GRADIENT_BUCKETS)
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
         require_choice("framework.masked_dispatch", self.masked_dispatch, MASKS)
         require_choice("framework.written_dispatch", self.written_dispatch, WRITTEN_DISPATCHES)

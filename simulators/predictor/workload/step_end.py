@@ -19,6 +19,8 @@ _HOST_CLIP_BYTES = 12
 # fp32 master, moments and gradient; ZeRO-Offload adds the 16-bit parameters that travel back.
 _HOST_STATES_BYTES = 16
 _HOST_COPY_BYTES = 2
+# Elements that DeepSpeed's ZeRO 3 updates at a time (``sub_group_size``).
+SUB_GROUP = 1_000_000_000
 
 
 def owned_parameters(parameters: LocalParameters, job: Job) -> int:
@@ -50,10 +52,22 @@ def moment_bytes(parameters: LocalParameters, job: Job) -> int:
 
 def update_bytes(parameters: LocalParameters, job: Job) -> int:
     """What an update holds besides: of either kind of weights the fp32 copies of 16-bit moments;
-    of all at once the roots of second moments, where each of Adam's operations is a kernel."""
+    of all at once the roots of second moments, where each of Adam's operations is a kernel.
+
+    DeepSpeed flattens 16-bit gradients and copies that to fp32, then lets both 16-bit ones go
+    (ZeRO 1 and 2), or so many at a time as ``sub_group_size`` and only the flat one (ZeRO 3).
+    """
     if _unpacks_moments(job):
         return int(OPTIMIZERS["adam"].moment_bytes * max(_owned_by_kind(parameters, job)))
-    return 0 if _in_one_pass(job) else moment_bytes(parameters, job) // 2
+    roots = 0 if _in_one_pass(job) else moment_bytes(parameters, job) // 2
+    size, zero = gradient_bytes_per_parameter(job), job.recipe.zero_stage
+    if not (job.framework.flattens_gradients and zero and size == parameter_bytes(job) == 2):
+        return roots
+    owned = owned_parameters(parameters, job)
+    here = owned - host_parameters(owned, job)
+    part = min(here, SUB_GROUP) if zero == 3 else here
+    roots = roots * part // max(1, here)
+    return max((size + 4) * part, 4 * part + roots - size * part * (zero < 3))
 
 
 def _in_one_pass(job: Job) -> bool:

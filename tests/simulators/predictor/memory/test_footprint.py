@@ -269,7 +269,9 @@ def test_16_bit_gradients_beside_fp32_ones(
 
 
 def test_deepspeed_keeps_outputs_and_flattens_gradients() -> None:
-    job = make_job(TINY, pp=4, batch=64, training={"accumulate_grads_fp32": False})
+    training = {"accumulate_grads_fp32": False}
+    # Activations enough to be more than what an update takes.
+    job = make_job(TINY, pp=4, batch=64, micro_batch=4, training=training)
     deepspeed: dict[str, Any] = {"pipeline_buffers": "outputs", "flattens_gradients": True}
     engine = replace(job, framework=replace(job.framework, **deepspeed))
     workload = build_workload(job)

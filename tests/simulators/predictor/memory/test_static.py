@@ -84,6 +84,50 @@ def test_peaks_are_those_recorded(job, recorded) -> None:
     assert min(stage.kind.values()) >= 0
 
 
+@pytest.mark.parametrize(
+    ("zero_stage", "micro_batch", "count", "overlaps", "recorded"),
+    [
+        (1, 1, 1, False, 3_441_584_640),
+        (2, 1, 1, False, 3_366_091_264),
+        # Two buckets of 1 GB, from the first gradient on.
+        (2, 1, 1, True, 4_366_432_768),
+        (2, 1, 2, False, 3_498_211_840),
+        # Activations' peak, before it.
+        (2, 4, 1, False, 8_152_062_464),
+        # One bucket, always.
+        (3, 1, 1, True, 4_211_510_784),
+        (3, 4, 1, True, 9_342_463_488),
+    ],
+)
+def test_deepspeed_holds_whole_buckets(zero_stage, micro_batch, count, overlaps, recorded) -> None:
+    """DeepSpeed 0.19.8 with PyTorch's Adam."""
+    job = llama("deepspeed", 8, zero_stage, micro_batch, count, 2048, "none", "adam")
+    changes = {"fused_optimizer": False, "waits_for_reductions": not overlaps}
+    recipe = replace(job.recipe, overlap_grad_reduce=overlaps)
+    job = replace(job, recipe=recipe, framework=replace(job.framework, **changes))
+    peak = ReplaySimulator().without_error_bar(job).memory.peak_allocated_bytes
+    assert peak - WORKSPACE == pytest.approx(recorded, rel=0.03)
+    # Until version 0.18.3 it came before the backward pass.
+    earlier = replace(job, framework=replace(job.framework, gradient_bucket="backward"))
+    more = ReplaySimulator().without_error_bar(earlier).memory.peak_allocated_bytes - peak
+    assert (more > 0) == (zero_stage < 3)
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "recompute", "recorded"),
+    [(3, "full", 21_220_909_568), (3, "none", 29_744_816_640), (2, "full", 30_343_852_032)],
+)
+def test_deepspeed_updates_with_copies_of_gradients(zero_stage, recompute, recorded) -> None:
+    """6.7 B parameters: recomputed, the optimizer holds most."""
+    job = llama("deepspeed", 8, zero_stage, 1, 1, 2048, recompute, "adam")
+    size = {"num_layers": 32, "hidden_size": 4096, "num_query_groups": 32}
+    model = replace(job.model, ffn_hidden_size=11008, **size)
+    changes = {"fused_optimizer": False, "waits_for_reductions": zero_stage < 3}
+    job = replace(job, model=model, framework=replace(job.framework, **changes))
+    memory = ReplaySimulator().without_error_bar(job).memory
+    assert memory.peak_allocated_bytes - WORKSPACE == pytest.approx(recorded, rel=0.01)
+
+
 @pytest.mark.parametrize("sequence", [128, 2048])
 def test_nothing_is_less_than_none(sequence) -> None:
     """Where all gradients are there, at a step's end, layers' activations are not."""
