@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from trainscout.reports.dialects.options import Options
-from trainscout.reports.dialects.tuning import HUGGING_FACE
-from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Lora
+from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, TARGET_OF, Lora
 
 # How adapters of low rank are called (``lora_llm``: towers are trained whole beside them), and
 # what else keeps all weights as they are and trains what stands beside them.
@@ -17,8 +16,6 @@ _ADAPTS_OTHERWISE = (
     *("reft", "vera"),
 )
 _TUNES = ("full", "freeze", "llamapro", *_ADAPTS, *_ADAPTS_OTHERWISE)
-_ADAPTED = {name: target for target, names in HUGGING_FACE.items() for name in names}
-_ADAPTED["qkv_proj"] = "linear_qkv"
 # Where Transformers' models keep their layers, alone and beside towers; an expression for names of
 # modules may choose one layer of so many.
 _STEMS = ("model.", "model.language_model.", "language_model.model.", "model.text_model.")
@@ -86,7 +83,7 @@ def _adapted_by(name: str) -> set[str]:
     except re.error:
         return set()
     found = set()
-    for module, target in _ADAPTED.items():
+    for module, target in TARGET_OF.items():
         group = "self_attn" if target in ("linear_qkv", "linear_proj") else "mlp"
         own = f"{group}.{module}"
         paths = (f"{stem}layers.{at}.{own}" for stem in _STEMS for at in range(_MOST_PERIOD))

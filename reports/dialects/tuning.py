@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import OPTIMIZERS
-
-HUGGING_FACE = {
-    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
-    "linear_proj": ("o_proj",),
-    "linear_fc1": ("gate_proj", "up_proj"),
-    "linear_fc2": ("down_proj",),
-}
-"""Transformers' names of the layers that Megatron fuses, in models with a gate."""
+from trainscout.simulators.predictor.question.tuning import HUGGING_FACE
 
 
 def untrainable(

@@ -9,9 +9,17 @@ from typing import NamedTuple
 from .errors import InputError, require_choice, require_positive
 from .model import MOST_TOKENS, Model
 
-# Megatron-Bridge's names: projections into attention or a scan, out of it, and the two of an MLP
-# or of experts.
-LORA_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+HUGGING_FACE = {
+    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
+    "linear_proj": ("o_proj",),
+    "linear_fc1": ("gate_proj", "up_proj"),
+    "linear_fc2": ("down_proj",),
+}
+"""Megatron-Bridge's names of projections into attention or a scan, out of it, and of the two of an
+MLP or of experts; and Transformers' of the layers that Megatron fuses, in models with a gate."""
+LORA_TARGETS = tuple(HUGGING_FACE)
+TARGET_OF = {name: target for target, names in HUGGING_FACE.items() for name in names}
+TARGET_OF["qkv_proj"] = "linear_qkv"
 LANGUAGE_MODEL, TOWERS, PROJECTORS = "language_model", "towers", "projectors"
 FROZEN = (LANGUAGE_MODEL, TOWERS, PROJECTORS)
 _MOST_RANK = 4096
@@ -64,6 +72,10 @@ class Lora:
     def check(self) -> None:
         """Refuse impossible adapters."""
         require_positive("training.lora.rank", self.rank, most=_MOST_RANK)
+        for name in self.targets:
+            if name in TARGET_OF:
+                field, problem = "training.lora.targets", "is a part of another"
+                raise InputError(field, name, problem, LORA_TARGETS, TARGET_OF[name])
         _require_some("training.lora.targets", self.targets, LORA_TARGETS)
         if not self.targets:
             raise InputError("training.lora.targets", "[]", "adapts nothing", LORA_TARGETS)

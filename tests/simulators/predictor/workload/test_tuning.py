@@ -259,3 +259,9 @@ def test_what_cannot_be_tuned_is_refused(job, field: str) -> None:
     with pytest.raises(InputError) as caught:
         check_job(job)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(("name", "target"), [("q_proj", "linear_qkv"), ("up_proj", "linear_fc1")])
+def test_layers_by_their_names_in_transformers_hint_at_what_holds_them(name, target):
+    with pytest.raises(InputError, match=f"did you mean '{target}'"):
+        Lora(8, (name,)).check()
