@@ -57,6 +57,12 @@ def assumptions_of(
             "memory that CUDA graphs keep is not counted (Megatron-Bridge speaks of a few GB for "
             "layers, of 1.5 to 2 times the peak for whole iterations)"
         )
+    scans = any(kind.mamba2 is not None for kind in job.model.kinds.values())
+    if scans and recipe.recompute == "full" and job.framework.space == "megatron":
+        stated.append(
+            "Megatron-Core recomputes hybrids whole since May 2026 (pull request 4496); before, "
+            "every activation is kept"
+        )
     if job.model.moe is not None:
         stated.append(_loads_of_experts(job, job.model.moe))
         if job.framework.loops_experts and recipe.zero_stage == 3:

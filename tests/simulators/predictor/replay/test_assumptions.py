@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.samples import ARCHITECTURES, GPU
-from tests.simulators.jobs import MOE, TINY, make_job
+from tests.simulators.jobs import HYBRID, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
@@ -41,6 +41,14 @@ def test_each_assumption_is_stated_only_where_it_is_made() -> None:
 def test_memory_of_graphs_is_said_not_to_be_counted() -> None:
     assert "CUDA graphs" not in statement(model=TINY)
     assert "memory that CUDA graphs keep is not counted" in statement(model=TINY, cuda_graphs=True)
+
+
+def test_hybrids_are_recomputed_whole_by_recent_software_alone() -> None:
+    said = "since May 2026"
+    assert said in statement(model=HYBRID, recompute="full")
+    assert said not in statement(model=HYBRID)
+    assert said not in statement(model=TINY, recompute="full")
+    assert said not in statement(model=HYBRID, recompute="full", training={"space": "torch"})
 
 
 def test_gathers_of_experts_in_a_loop_are_said_to_be_too_few() -> None:
