@@ -159,6 +159,8 @@ def _launch_bound(job: Job, share: float) -> str:
         forward += f" and {product_s * 1e6:.3g} us more per product of tensor-parallel ranks"
     if framework.host_unit_s and job.gathers_units:
         forward += f" and {framework.host_unit_s * 1e6:.3g} us more per sharded layer in a pass"
+    if framework.host_list_s:
+        forward += f" and {framework.host_list_s * 1e6:.3g} us per layer in the step"
     return (
         f"launch-bound: {share:.0%} of the step waits for the host, at "
         f"{framework.host_launch_s * 1e6:.3g} us per kernel{forward} ({whose})"

@@ -110,6 +110,7 @@ class Pricer:
         ranks = communicators["tp"].size if "tp" in communicators else 1
         self._host_product_s = framework.host_product_s(ranks) * host_time
         self._host_unit_s = 0.0 if graphs else framework.host_unit_s * host_time
+        self._host_list_s = 0.0 if graphs else framework.host_list_s * host_time
         self._hooks_modules = not framework.torch_wrappers
         self.launch_blocking = framework.launch_blocking and not graphs
         excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
@@ -124,6 +125,7 @@ class Pricer:
             self._host_call_s,
             self._host_product_s,
             self._host_unit_s,
+            self._host_list_s,
             float(self._hooks_modules),
             float(self.launch_blocking),
         )
@@ -258,6 +260,8 @@ class Pricer:
         if block.unit and seconds:
             recomputed = 0 < forward_ops < len(operations)
             seconds[0] += (1 + (self._hooks_modules and recomputed)) * self._host_unit_s
+        if block.listed:
+            seconds[0] += block.listed * self._host_list_s
         return seconds
 
     def operations(self, block: ir.Block) -> list[PricedOp]:

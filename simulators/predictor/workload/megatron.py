@@ -118,7 +118,8 @@ class ChunkMode:
     ``modules`` of every layer are recomputed when ``recompute`` is ``selective``.
     ``single_stage``: the head, or a module for further tokens, shares the embedding's weight.
     ``copies_gathered``: gathered parameters are copied out of the gathered buffer before they are
-    used. ``flattened_bytes`` a gradient are moved on its way to the buffer that is reduced.
+    used. ``flattened_bytes`` a gradient are moved on its way to the buffer that is reduced, where
+    it is ``hooked`` by a hook on each parameter, in Python.
     ``units``: layers are gathered by themselves, and where FSDP wraps them ``ends_too`` (hooks of
     DeepSpeed's sit on modules, of which the ends have few). ``one_root_unit`` as in the framework,
     under FSDP. The activations of the first ``offloaded`` layers leave the GPU. ``references``
@@ -130,6 +131,7 @@ class ChunkMode:
     single_stage: bool
     copies_gathered: bool
     flattened_bytes: int
+    hooked: bool
     units: bool
     ends_too: bool
     one_root_unit: bool
@@ -145,6 +147,7 @@ class ChunkMode:
             job.ends_meet and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
             job.framework.copies_gathered and recipe.zero_stage == 3,
             flattened_bytes(job),
+            job.framework.flattens_gradients and not job.gathers_units,
             job.gathers_units,
             job.framework.torch_wrappers,
             job.framework.one_root_unit and job.gathers_units,
@@ -186,7 +189,7 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     if mode.copies_gathered:
         runs = [_with_copies(run, shard) for run in runs]
     if mode.flattened_bytes:
-        runs = [_flattened(run, mode.flattened_bytes) for run in runs]
+        runs = [_flattened(run, mode.flattened_bytes, mode.hooked) for run in runs]
     if mode.units:
         runs = [_unit(run) if run.is_layer or mode.ends_too else run for run in runs]
     return Chunk(tuple(runs), copied)
@@ -248,13 +251,15 @@ def _with_root_unit(runs: list[Run]) -> list[Run]:
     ]
 
 
-def _flattened(run: Run, bytes_per_gradient: int) -> Run:
-    """A backward pass that copies its gradients into the buffer that is reduced."""
+def _flattened(run: Run, bytes_per_gradient: int, hooked: bool) -> Run:
+    """A backward pass that copies its gradients into the buffer that is reduced, by hooks on them
+    where it is ``hooked``."""
     if run.reference or not run.parameters.total:
         return run
     moved = bytes_per_gradient * run.parameters.total
     copy = Streaming("flatten_grads", "memcpy", moved, launches=3)
-    return replace(run, backward=replace(run.backward, ops=(*run.backward.ops, copy)))
+    ops, listed = (*run.backward.ops, copy), int(hooked and run.is_layer)
+    return replace(run, backward=replace(run.backward, ops=ops, listed=listed))
 
 
 def _unit(run: Run) -> Run:

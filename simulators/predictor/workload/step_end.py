@@ -188,4 +188,6 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
         moved = 2 * parameter_bytes(job) * parameters.total
         ops.append(Streaming("shard_copies", "memcpy", moved, shard_launches(job, shards)))
     ops += weight_casts(job, parameters)
-    return Block("optimizer", tuple(ops))
+    # DeepSpeed's hooks under ZeRO 1 reduce with the last micro-batch.
+    hooked = job.framework.flattens_gradients and job.recipe.zero_stage == 1
+    return Block("optimizer", tuple(ops), listed=num_layers * (1 + hooked))

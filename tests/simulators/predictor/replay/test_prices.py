@@ -343,6 +343,31 @@ def test_units_of_fsdp_take_the_host_once_in_each_pass(
         assert extra_s(job, weights, host_unit_s=1e-3) == 0
 
 
+@pytest.mark.parametrize(
+    ("stage", "facts", "hooked"),
+    [
+        (2, {"flattens_gradients": True}, True),
+        (3, {"flattens_gradients": True}, False),
+        (1, {"flattens_gradients": True}, False),
+        (0, {"flattens_gradients": True}, False),
+        (2, {"torch_wrappers": True}, False),
+    ],
+)
+def test_python_goes_through_parameters_in_hooks_and_in_the_step(
+    stage: int, facts: dict[str, bool], hooked: bool
+) -> None:
+    job = make_job(TINY, zero_stage=stage, batch=64, training=facts)
+    built = build_workload(job).stages[0]
+    for run in built.chunks[0].runs:
+        assert extra_s(job, run.forward, host_list_s=1e-3) == 0
+        paid = 1e-3 * (hooked and run.is_layer)
+        assert extra_s(job, run.backward, host_list_s=1e-3) == pytest.approx(paid)
+    step_s = extra_s(job, built.optimizer, host_list_s=1e-3)
+    # Under ZeRO 1 hooks run once a step.
+    times = 1 + (stage == 1 and "flattens_gradients" in facts)
+    assert step_s == pytest.approx(1e-3 * TINY.num_layers * times)
+
+
 def test_hooks_of_modules_run_again_with_what_is_recomputed() -> None:
     found = []
     for facts in ({}, {"torch_wrappers": True}):
