@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 _RUN_TOGETHER = "run their ranks together (trainscout live)"
 _ADVICE = "leave it out of this run, or report this line"
-_INSTALL = "install the package's own Python (pip install --no-deps), or run --without {}"
+_INSTALL = "install the package's own Python ({}pip install --no-deps{}), or run --without {}"
+# What keeps flash-attn from looking for CUDA while it is installed.
+_FLASH_ATTENTION = (
+    "FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE FLASH_ATTENTION_FORCE_BUILD=TRUE ",
+    " --no-build-isolation flash-attn",
+)
 
 
 def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
@@ -39,7 +44,8 @@ def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
     if isinstance(error, ImportError) and needs_own_python(
         package := (error.name or "").split(".")[0]
     ):
-        return f"gap of the emulator: {error}; {_INSTALL.format(package)}"
+        words = _FLASH_ATTENTION if package == "flash_attn" else ("", "")
+        return f"gap of the emulator: {error}; {_INSTALL.format(*words, package)}"
     inside, where = frames(error)
     if not is_gap(error, inside):
         return _of_what_was_not_received(error, recorder)

@@ -155,6 +155,16 @@ def test_versions_before_two_are_not_there(
     assert describe_gap(raised.value, RECORDER) is None
 
 
+def test_what_flash_attention_lacks_here_comes_with_its_own_python_built_without_cuda() -> None:
+    vendor.install_vendor()
+    with pytest.raises(ImportError) as raised:
+        exec("from flash_attn.modules.mha import MHA")
+    words = (
+        "FLASH_ATTENTION_FORCE_BUILD=TRUE pip install --no-deps --no-build-isolation flash-attn"
+    )
+    assert words in str(describe_gap(raised.value, RECORDER))
+
+
 @needs("transformer_engine")
 def test_functions_of_other_versions_are_refused_when_called() -> None:
     vendor.install_vendor()
