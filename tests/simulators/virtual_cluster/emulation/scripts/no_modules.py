@@ -1,6 +1,7 @@
 """Trains a tensor without a module, by functions, kernels and a fused optimizer."""
 
 import copy
+import os
 import subprocess
 
 import dropout_layer_norm
@@ -52,6 +53,10 @@ pynvml.nvmlInit()
 handle = pynvml.nvmlDeviceGetHandleByIndex(pynvml.nvmlDeviceGetCount() - 1)
 assert pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20 == memory_mib
 assert "H800" in pynvml.nvmlDeviceGetName(handle)
+near = pynvml.nvmlDeviceGetCpuAffinity(handle, 64)
+assert sum(word.bit_count() for word in near) == len(os.sched_getaffinity(0))
+with pytest.raises(pynvml.NVMLError, match="Not Supported"):
+    pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
 # As scripts ask which arguments a release knows.
 assert "enable_gqa" in torch.nn.functional.scaled_dot_product_attention.__doc__
 kept = torch.zeros(8, dtype=torch.bool, device="cuda")
