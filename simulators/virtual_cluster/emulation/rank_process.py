@@ -230,22 +230,27 @@ def _unheard() -> Iterator[None]:
             os.close(was)
 
 
-def run_rank(options: RankOptions, virtual: VirtualRank, sink: Sink) -> int:
-    """Run the script as one rank whose events go into ``sink``, as ``run_script``."""
-    virtual.restart(sink, world_size=options.world_size, rank=options.rank)
-    recorder = virtual.state.recorder
+def run_steps(options: RankOptions, state: RankState) -> int:
+    """Run the script as ``run_script``, until it begins a step that ``options`` do not ask for."""
+    recorder = state.recorder
     recorder.most_steps = options.steps
+    with contextlib.ExitStack() as ending:
+        recorder.when_enough = lambda: ending.enter_context(_unheard())
+        code = run_script(options, state)
+    # Whatever the script made of being ended.
+    return OK if recorder.has_enough else code
+
+
+def run_rank(options: RankOptions, virtual: VirtualRank, sink: Sink) -> int:
+    """Run the script as one rank whose events go into ``sink``, as ``run_steps``."""
+    virtual.restart(sink, world_size=options.world_size, rank=options.rank)
     if not options.host_times:
-        recorder.shortest_gap_ns = math.inf
+        virtual.state.recorder.shortest_gap_ns = math.inf
     if options.payloads is not None:
         from .values import Payloads
 
         virtual.state.values.send_by(Payloads(options.payloads, options.rank))
-    with contextlib.ExitStack() as ending:
-        recorder.when_enough = lambda: ending.enter_context(_unheard())
-        code = run_script(options, virtual.state)
-    # Whatever the script made of being ended.
-    return OK if recorder.has_enough else code
+    return run_steps(options, virtual.state)
 
 
 def set_up(options: RankOptions, virtual: VirtualRank) -> int:

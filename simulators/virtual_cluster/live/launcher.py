@@ -101,6 +101,7 @@ trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
         metavar="NAME",
         help="switches of --network flow, in conf/topology (default rail_optimised)",
     )
+    add("--steps", type=int, metavar="N", help="end the script after so many optimizer steps")
     add("--cores", type=int, metavar="N", help="ranks that run at a time (default: all cores)")
     add(
         "--timeout",
@@ -217,6 +218,7 @@ def _options(
         rank=who.simulated[0],
         local_world_size=min(cluster.gpus_per_node, args.world_size),
         gpu=gpu.name,
+        steps=args.steps,
         **script,
     )
     # The script may be in another folder.
@@ -236,8 +238,9 @@ def _check(args: argparse.Namespace) -> None:
     require_choice("--network", args.network, NETWORKS)
     require_choice("--host", args.host, HOSTS)
     require_positive("--timeout", args.timeout)
-    if args.cores is not None:
-        require_positive("--cores", args.cores)
+    for option in ("--steps", "--cores"):
+        if (number := vars(args)[option[2:]]) is not None:
+            require_positive(option, number)
     check_output("--perfetto", args.perfetto)
     if args.traces is not None:
         make_folder("--traces", args.traces)

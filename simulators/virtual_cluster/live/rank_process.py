@@ -33,7 +33,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.prepared import fork_rank, preload_modules
 from trainscout.simulators.virtual_cluster.emulation.rank_process import (
     RankOptions,
-    run_script,
+    run_steps,
     start,
 )
 from trainscout.simulators.virtual_cluster.emulation.report import swallowed
@@ -113,7 +113,7 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     virtual.state.values.send_by(_LivePost(sink))
     virtual.state.peers = Peers(sink, rank)
     keep_time(RankTime(sink, recorder, options.cost.gap_factor))
-    code = run_script(job, virtual.state)
+    code = run_steps(job, virtual.state)
     for finding in swallowed(recorder, rank, code):
         print(f"warning: {finding}", file=sys.stderr)
     if code == OK and not recorder.finished_steps:

@@ -159,6 +159,13 @@ cd / && torchrun --nproc_per_node $WORLD "$@" && python "$@"
     assert again.lines == ran.lines
 
 
+def test_a_script_ends_after_as_many_steps_as_are_asked_for(folder):
+    ended = live(folder, "--steps", "2", "--ranks", "0,2")
+    assert ended.code == 0, ended.errors
+    for rank in (0, 2):
+        assert [line[:6] for line in ended.lines[rank][1:]] == ["step 0", "step 1"]
+
+
 def test_a_script_that_fails_ends_the_run_with_its_error(folder):
     failed = live(folder, script=("fail",))
     assert failed.code == 1
@@ -177,6 +184,7 @@ def test_a_script_that_fails_ends_the_run_with_its_error(folder):
         (["--network", "packets"], "--network"),
         (["--host", "wall"], "--host"),
         (["--all", "--ranks", "0"], "--all"),
+        (["--steps", "0"], "--steps"),
     ],
 )
 def test_wrong_options_are_refused_at_once(folder, capsys, options, field):
