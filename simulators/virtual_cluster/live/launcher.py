@@ -155,6 +155,7 @@ def main(arguments: Sequence[str]) -> int:
         cores=args.cores or len(os.sched_getaffinity(0)),
         timeout_s=args.timeout,
         show=_printer(who),
+        steps=args.steps,
     )
     try:
         measured = server.run()

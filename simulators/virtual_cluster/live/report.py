@@ -12,6 +12,7 @@ from typing import Any
 from trainscout.simulators.virtual_cluster.traces.chrome import chrome_file
 
 from .clock import PICOSECONDS
+from .messages import Figures
 from .server import Measured
 from .simulation import Simulation
 from .tasks import Step
@@ -54,6 +55,15 @@ def step_times(steps: Sequence[Step]) -> list[StepTimes]:
     return found
 
 
+def _own(figures: Figures) -> tuple[str, ...]:
+    return (
+        f"{figures.peak_allocated_bytes / _GIB:.2f}",
+        f"{figures.peak_reserved_bytes / _GIB:.2f}",
+        f"{figures.cpu_s:.1f}",
+        f"{figures.own_bytes / 2**20:,.0f}",
+    )
+
+
 def show_report(simulation: Simulation, measured: Measured) -> None:
     """Print the table of ranks, the invented values and the run's cost on standard error."""
     from rich.console import Console
@@ -66,7 +76,7 @@ def show_report(simulation: Simulation, measured: Measured) -> None:
     for name in columns.split("|"):
         table.add_column(name, justify="right")
     for rank, host in simulation.hosts.items():
-        steps, figures = step_times(host.steps), measured.figures[rank]
+        steps, figures = step_times(host.steps), measured.figures.get(rank)
         last = steps[-1] if steps else StepTimes(0, 0.0, 0.0, 0.0, 0.0)
         shares = (last.kernels_s, last.transfers_s, last.peers_s, last.idle_s)
         table.add_row(
@@ -74,10 +84,7 @@ def show_report(simulation: Simulation, measured: Measured) -> None:
             str(len(steps)),
             f"{1e3 * last.seconds:,.3f}",
             *(f"{share / last.seconds:.1%}" if last.seconds else "" for share in shares),
-            f"{figures.peak_allocated_bytes / _GIB:.2f}",
-            f"{figures.peak_reserved_bytes / _GIB:.2f}",
-            f"{figures.cpu_s:.1f}",
-            f"{figures.own_bytes / 2**20:,.0f}",
+            *(() if figures is None else _own(figures)),
         )
     console.print(table)
     _show_inventions(console, measured)

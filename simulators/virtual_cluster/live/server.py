@@ -90,8 +90,8 @@ class _Thread:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run took: the ranks' own figures, wall seconds, CPU seconds of the simulation; and
-    what all ranks went on with that nobody knew."""
+    """What a run took: the figures of ranks that came to their end, wall seconds, CPU seconds of
+    the simulation; and what all ranks went on with that nobody knew."""
 
     figures: dict[int, Figures]
     inventions: tuple[Invention, ...]
@@ -109,6 +109,7 @@ class LiveServer:
         cores: how many ranks run at the same time.
         timeout_s: longest wall time without a message from any rank that runs.
         show: takes each line a rank prints.
+        steps: how many each rank takes at most, or None.
     """
 
     def __init__(
@@ -119,8 +120,11 @@ class LiveServer:
         cores: int,
         timeout_s: float,
         show: Callable[[int, str], None],
+        steps: int | None = None,
     ) -> None:
         self._simulation = simulation
+        self._steps = steps
+        self._enough = False
         self._start = start
         self._cores = cores
         self._timeout_s = timeout_s
@@ -164,7 +168,7 @@ class LiveServer:
         return Measured(figures, inventions, time.perf_counter() - began_s, self._simulated_s)
 
     def _serve(self, process: subprocess.Popen[str]) -> None:
-        while not all(each.ended for each in self._ranks.values()):
+        while not self._enough and not all(each.ended for each in self._ranks.values()):
             for key, _ in self._selector.select(_NOTICE_S):
                 key.data(key.fileobj)
             self._check_ends()
@@ -318,6 +322,15 @@ class LiveServer:
             if any(thread.collects is None for thread in self._threads.values()):
                 # One that works may yet leave what others wait for.
                 self._stuck = str(error)
+                return
+            hosts = self._simulation.hosts.values()
+            taken = (
+                sum(step.trains and step.end_ps is not None for step in host.steps)
+                for host in hosts
+            )
+            if self._steps is not None and min(taken) == self._steps:
+                # Those that have ended would have gone on to where the others wait for them.
+                self._enough = True
                 return
             raise LiveError(str(error), IMPOSSIBLE_LAUNCHES) from error
         except InputError as error:

@@ -36,7 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("nccl")
 rank, local = dist.get_rank(), int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(local)
-if len(sys.argv) > 1 and rank == 2:
+if "fail" in sys.argv and rank == 2:
     raise ValueError("rank 2 had enough")
 flags = torch.tensor([7, rank], device="cuda")
 dist.broadcast(flags, 1)
@@ -62,6 +62,10 @@ for step in range(3):
     print(f"step {step} {1e3 * spent:.6f} {1e3 * (time.time() - wall):.2f} "
           f"{first.elapsed_time(last):.6f} {(datetime.now() - moment).total_seconds():.4f} "
           f"loss {value}")
+    if "evaluates" in sys.argv and step == 1:
+        if rank == 0:
+            model.module(batch)
+        dist.barrier()
 time.sleep(100)
 print(f"slept {perf_counter() - begun:.1f}")
 dist.destroy_process_group()
@@ -159,8 +163,9 @@ cd / && torchrun --nproc_per_node $WORLD "$@" && python "$@"
     assert again.lines == ran.lines
 
 
-def test_a_script_ends_after_as_many_steps_as_are_asked_for(folder):
-    ended = live(folder, "--steps", "2", "--ranks", "0,2")
+@pytest.mark.parametrize("alone", ["", "evaluates"])
+def test_a_script_ends_after_as_many_steps_as_are_asked_for(folder, alone):
+    ended = live(folder, "--steps", "2", "--ranks", "0,2", script=(alone,))
     assert ended.code == 0, ended.errors
     for rank in (0, 2):
         assert [line[:6] for line in ended.lines[rank][1:]] == ["step 0", "step 1"]
