@@ -109,6 +109,9 @@ class Framework:
     gathers_ring: bool = False
     """Context parallelism by ``p2p`` gathers all keys and values at once and merges pieces in fp32
     (``torch.distributed``'s ``context_parallel``)."""
+    saves_exchanges: bool = False
+    """What tokens' exchanges brought, and the host read, is kept where recomputation goes by
+    ``operations`` (TorchTitan)."""
     keeps_gathered: bool = False
     """Under sequence parallelism the gathered input of a column-parallel layer is kept for its
     backward pass (a plain autograd function), instead of gathered again (Megatron-LM,

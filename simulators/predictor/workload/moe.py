@@ -393,6 +393,15 @@ def is_exchange(op: Collective) -> bool:
     return op.communicator in ("ep", "etp_ep") and not op.name.startswith((_COUNTS, _WEIGHTS))
 
 
+def exchanged_bytes(shard: Shard, op: Collective) -> int:
+    """What an exchange of tokens leaves on the busiest rank: those of its experts, or its own."""
+    if not op.name.startswith("combine"):
+        return op.bytes
+    if shard.moe.dispatcher == "deepep":
+        return _token_bytes(shard)
+    return routed_rows(shard) * _travelling(shard) * shard.element_bytes
+
+
 def _reached(destinations: int, shard: Shard) -> float:
     """Different destinations that host an expert of one token, routed evenly: at most all.
 

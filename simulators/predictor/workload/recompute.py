@@ -4,7 +4,8 @@
 (``transformer_config.py: recompute_modules``), ``qkv`` and ``attn_out`` for the projections
 around the attention core, which policies of other frameworks name, or ``operations`` alone:
 TorchTitan's per-operation policy (``activation_checkpoint.py``), which keeps what attention, every
-other matrix product and every reduce-scatter made, and recomputes the rest of the layer at once.
+other matrix product and every reduce-scatter made, and where ``saves_exchanges`` what tokens'
+exchanges brought and the host read, and recomputes the rest of the layer at once.
 In NVFP4 no product is kept: TorchAO's layers call ``_scaled_mm_v2``, which PyTorch does not list
 as expensive (2.13, ``_functorch/partitioners.py``).
 """
@@ -14,10 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from .adapters import copies_attention_output
 from .elementwise import CLAMPED
 from .ir import Alloc, Attention, Collective, Gemm, HostSync, Op, SendRecv, Streaming
+from .moe import exchanged_bytes
 from .part import ATTENTION_RESIDUAL, MIXER_IN, Part, until_needed
 from .shard import Shard
 
@@ -116,6 +119,8 @@ def _by_operation(shard: Shard, part: Part) -> Part:
     if scattered:
         hidden = shard.local_tokens * shard.model.hidden_size
         saved.append(Alloc("scattered", scattered * hidden * shard.element_bytes))
+    exchanges = [op for op in part.forward if _saves_exchange(op, shard)]
+    saved.append(Alloc("exchanged", sum(exchanged_bytes(shard, op) for op in exchanges)))
     part = replace(part, saved=tuple(tensor for tensor in saved if tensor.bytes))
     return _drop(part, dropped, tuple(op for op in rerun if op is not None))
 
@@ -139,8 +144,14 @@ def _again(shard: Shard, op: Op) -> Op | None:
             "fc2_fwd": op.n if shard.model.gated_mlp else 0,
         }.get(op.name, op.n // 2)
         return replace(op, n=op.n - kept) if kept < op.n else None
+    if _saves_exchange(op, shard) or (shard.saves_exchanges and isinstance(op, HostSync)):
+        return None
     scatters = isinstance(op, Collective) and op.kind == "reduce_scatter"
     return None if scatters or isinstance(op, Attention | SendRecv) else op
+
+
+def _saves_exchange(op: Op, shard: Shard) -> TypeGuard[Collective]:
+    return shard.saves_exchanges and isinstance(op, Collective) and op.kind == "all_to_all"
 
 
 def _drop(part: Part, tags: Sequence[str], rerun: tuple[Op, ...]) -> Part:

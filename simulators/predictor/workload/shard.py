@@ -106,6 +106,7 @@ class Shard:
     batch_first: bool
     gathers_ring: bool
     keeps_gathered: bool
+    saves_exchanges: bool
     pads_vocabulary: bool
     writes_gelu: bool
     recompute_stops_early: bool
