@@ -42,6 +42,7 @@ def run_warm(
         TimeoutError: when it takes longer; it is killed.
     """
     request = {"arguments": list(arguments), "cwd": cwd, "environment": dict(environment)}
+    request |= {"pid": os.getpid(), "parent": os.getppid()}
     content = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as server:
         server.settimeout(timeout_s)

@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 
+import tests.warm.processes  # noqa: F401
 from trainscout.simulators.virtual_cluster import emulation
 from trainscout.simulators.virtual_cluster.emulation import native
 

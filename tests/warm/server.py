@@ -39,6 +39,7 @@ class Server:
         self._listener.listen()
         os.rename(f"{path}.new", path)
         self._asking: dict[int, socket.socket] = {}
+        self._parents: dict[int, int] = {}
         self._waiting = selectors.DefaultSelector()
         self._ended, ended = os.pipe()
         os.set_blocking(ended, False)
@@ -73,9 +74,13 @@ class Server:
         size = int.from_bytes(content, "big")
         while len(rest) < size:
             rest += asking.recv(size - len(rest))
+        request = json.loads(rest)
+        # Of one that has itself become another, and so is a child of this process's.
+        parent = self._parents.get(request["pid"], request["parent"])
         pid = os.fork()
         if pid == 0:
-            become(json.loads(rest), descriptors)
+            become(request, parent, descriptors)
+        self._parents[pid] = parent
         for descriptor in descriptors:
             os.close(descriptor)
         self._asking[pid] = asking
@@ -98,20 +103,22 @@ class Server:
             if pid == 0:
                 return
             asking = self._asking.pop(pid)
+            del self._parents[pid]
             if asking in self._waiting.get_map():
                 self._waiting.unregister(asking)
                 asking.sendall(os.waitstatus_to_exitcode(status).to_bytes(2, "big", signed=True))
             asking.close()
 
 
-def become(request: dict[str, Any], descriptors: Sequence[int]) -> None:
-    """Be the process that was asked for, to its end."""
+def become(request: dict[str, Any], parent: int, descriptors: Sequence[int]) -> None:
+    """Be the process that was asked for, to its end, as if who asked had become it."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
     os.closerange(3, 1024)
     os.chdir(request["cwd"])
+    os.getppid = lambda: parent
     before = os.environ.copy()
     os.environ.clear()
     os.environ.update(request["environment"])

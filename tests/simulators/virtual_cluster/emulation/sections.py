@@ -54,11 +54,14 @@ class Run:
         return [event for event in self.trace.events if not isinstance(event, HostGap | Site)]
 
 
-def emulate(folder: Path, script: str, *options: Any, check: bool = False) -> Run:
-    """Run one of the scripts as a rank."""
+def emulate(
+    folder: Path, script: str, *options: Any, check: bool = False, cold: bool = False
+) -> Run:
+    """Run one of the scripts as a rank, if ``cold`` in new interpreters throughout."""
     trace = folder / f"{Path(script).stem}.trace.gz"
     arguments = [*options, "--trace", trace, *([] if check else ["--no-check"])]
-    words = map(str, ("-m", "trainscout", "run", *arguments, "--", SCRIPTS / script))
+    start = ("-s", "-m") if cold else ("-m",)  # Of a fork it is too late for an option.
+    words = map(str, (*start, "trainscout", "run", *arguments, "--", SCRIPTS / script))
     path = {"PYTHONPATH": str(ROOT)}
     done = run_python(*words, cwd=folder, environment={**os.environ, **path})
     assert trace.exists(), done.stdout + done.stderr
