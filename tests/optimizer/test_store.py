@@ -111,9 +111,9 @@ def test_resuming_simulates_nothing_twice(storage, monkeypatch):
 
 
 def test_a_resumed_search_may_go_further(storage):
-    search(storage, n_trials=32)
-    longer = search(storage, n_trials=80, resume=True)
-    assert story(longer) == story(search(None, n_trials=80))
+    search(storage, n_trials=16)
+    longer = search(storage, n_trials=48, resume=True)
+    assert story(longer) == story(search(None, n_trials=48))
 
 
 def test_an_existing_search_is_not_overwritten_by_accident(storage):

@@ -43,7 +43,8 @@ class Declarations:
 def shipped_declarations() -> Declarations:
     """Those of the project; no curves."""
     catalogue = load_catalogue()
-    return Declarations(catalogue.gpus, catalogue.frameworks)
+    # Every label of a row is looked for in all of them, and a group lists its files each time.
+    return Declarations(dict(catalogue.gpus), catalogue.frameworks)
 
 
 def read_curves(rows: Iterable[Row], folder: Path) -> dict[str, tuple[MeasuredCollective, ...]]:

@@ -72,7 +72,7 @@ def test_names_that_mlflow_refuses_are_spelled_otherwise(fresh, tmp_path, monkey
 
 def test_a_series_has_a_value_at_each_of_its_steps(fresh, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    where = Tracker(fresh).record(tree(tmp_path))
+    where = Tracker(fresh).record(tree(tmp_path, steps=950))
     client, _ = open_store(fresh.uri, fresh.experiment)
     points = client.get_metric_history(where.rsplit(" ", 1)[1], "best_so_far/step_time_s")
     assert {(point.step, point.value) for point in points} == {

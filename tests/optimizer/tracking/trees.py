@@ -3,8 +3,8 @@
 from trainscout.optimizer.tracking.spool import RunTree, make_run
 
 
-def tree(directory, *, digest=None, **changes) -> RunTree:
-    """A search with two recipes and its report in ``directory``."""
+def tree(directory, *, digest=None, steps=5, **changes) -> RunTree:
+    """A search with two recipes and its report in ``directory``, and a series of ``steps``."""
     report = directory / "report.txt"
     report.write_text("the report")
     tags = {"model": "tiny", "cluster": "pair", "group": "sweep-1"}
@@ -15,7 +15,7 @@ def tree(directory, *, digest=None, **changes) -> RunTree:
         params={f"key{i}": "x" * 600 for i in range(150)} | {"seed": 0},
         metrics={"trials/oom": 2, "best/step_time_s": 2.0, "unknown": float("nan")},
         tags={**tags, "kind": "search", "nothing": None, "mlflow.note.content": "y" * 9000},
-        series={"best_so_far/step_time_s": [(step, 1000.0 - step) for step in range(950)]},
+        series={"best_so_far/step_time_s": [(step, 1000.0 - step) for step in range(steps)]},
     )
     children = tuple(
         make_run(
