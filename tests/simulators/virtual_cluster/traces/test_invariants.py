@@ -30,7 +30,6 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 )
 from trainscout.simulators.virtual_cluster.traces.invariants import (
     LOOP_LENGTH,
-    Expected,
     check_together,
     check_trace,
 )
@@ -78,7 +77,7 @@ def invariants(found: Sequence[object]) -> list[str]:
 
 
 def test_a_healthy_trace_has_no_findings() -> None:
-    assert check_trace(HEALTHY, Expected(1000, 4000, steps=4)) == ()
+    assert check_trace(HEALTHY) == ()
     assert check_together([HEALTHY, trace(*HEALTHY.events[3:], rank=1)]) == ()
 
 
@@ -99,23 +98,6 @@ def test_an_optimizer_that_launches_nothing_did_not_step() -> None:
     assert "its states are on the host" in finding.likely_cause
 
 
-def test_fewer_steps_than_asked_are_found() -> None:
-    (finding,) = check_trace(HEALTHY, Expected(steps=5))
-    assert "4 optimizer steps ran, 5 were expected" in finding.problem
-
-
-@pytest.mark.parametrize(
-    ("expected", "problem"),
-    [
-        (Expected(parameters=999), "1000 elements of parameters, the model has 999"),
-        (Expected(parameter_bytes=2000), "4000 bytes of parameters, the model has 2000"),
-    ],
-)
-def test_parameters_that_are_not_the_models_are_found(expected: Expected, problem: str) -> None:
-    (finding,) = check_trace(HEALTHY, expected)
-    assert problem in finding.problem
-
-
 @pytest.mark.parametrize(
     ("event", "problem"),
     [(Free(WEIGHTS), "1 of 1 storages"), (Resize(WEIGHTS, 0), "held in 0 bytes")],
@@ -125,10 +107,9 @@ def test_parameters_that_are_not_in_memory_are_found(event: Event, problem: str)
     assert problem in finding.problem
 
 
-def test_parameters_that_were_asked_for_and_never_recorded_are_found() -> None:
+def test_a_trace_without_recorded_parameters_is_sound() -> None:
     events = [event for event in step(0) if not isinstance(event, Parameters)]
     assert check_trace(trace(*events)) == ()
-    assert invariants(check_trace(trace(*events), Expected(parameters=1))) == ["parameters"]
 
 
 def test_memory_that_grows_from_the_second_step_on_is_found() -> None:
