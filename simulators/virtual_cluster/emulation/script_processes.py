@@ -278,8 +278,8 @@ def install_spawn(state: RankState) -> None:
 
 
 def launch_patches(state: RankState) -> dict[str, Any]:
-    """``torchrun`` and what calls it (Accelerate, DeepSpeed, notebooks) run the traced rank, in
-    place of the processes that they would start."""
+    """``torchrun``, what calls it (Accelerate, notebooks) and ``deepspeed`` run the traced rank,
+    in place of the processes that they would start."""
 
     from torch.distributed.elastic.utils import macros
 
@@ -301,7 +301,20 @@ def launch_patches(state: RankState) -> dict[str, Any]:
     def patch(module: Any) -> None:
         module.launch_agent = launch_agent
 
-    return {"torch.distributed.launcher.api": patch}
+    def patch_deepspeed(module: Any) -> None:
+        def main(args: Any = None) -> None:
+            asked = module.parse_args(args)
+            set_environment(state.world_size, state.rank, state.local_world_size)
+            own = () if asked.no_local_rank else (f"--local_rank={os.environ['LOCAL_RANK']}",)
+            module_option = ("-m",) if asked.module else ()
+            run_main([*module_option, asked.user_script, *own, *asked.user_args])
+
+        module.main = main
+
+    return {
+        "torch.distributed.launcher.api": patch,
+        "deepspeed.launcher.runner": patch_deepspeed,
+    }
 
 
 # Threads of the script see the same device: dispatch modes belong to the thread that enters.

@@ -6,6 +6,7 @@ pytest.importorskip("torch")
 
 from tests.needs import needs
 from tests.simulators.virtual_cluster.emulation.frameworks.runs import EXAMPLES, emulate
+from trainscout.simulators.virtual_cluster.emulation.programs import find_program
 
 pytestmark = needs("transformers", "deepspeed")
 
@@ -19,7 +20,8 @@ PARAMETERS = (
 
 
 def run(folder, stage: int):
-    script = [EXAMPLES / "deepspeed_zero.py", "--stage", str(stage), "--size", "tiny"]
+    launcher = [find_program("deepspeed"), "--no_local_rank"]
+    script = [*launcher, EXAMPLES / "deepspeed_zero.py", "--stage", str(stage), "--size", "tiny"]
     options = ["--seq", "128", "--steps", "2", "--accumulate", str(ACCUMULATE)]
     return emulate(folder, [*script, *options], world_size=WORLD)
 
