@@ -201,7 +201,7 @@ def _graphs(job: Job) -> str | None:
 
 
 def _fsdp(job: Job) -> bool:
-    return job.recipe.zero_stage >= 2
+    return job.recipe.zero_stage >= 2 or job.framework.megatron_fsdp
 
 
 _STACK = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")

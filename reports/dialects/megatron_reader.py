@@ -385,6 +385,8 @@ class MegatronReader:
         # Megatron turns it on by itself where parameters have the range of fp32 but not its bits.
         in_32_bits = training.precision != "fp16" and main == "fp32"
         fields.setdefault("accumulate_grads_fp32", in_32_bits)
+        if options.has("--use-megatron-fsdp") and recipe.zero_stage < 2:
+            fields["megatron_fsdp"] = True
         backends = ("flash", "fused", "unfused", "local", "auto")
         backend = options.text("--attention-backend", backends)
         if backend in ("unfused", "local"):

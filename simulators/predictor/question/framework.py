@@ -199,10 +199,14 @@ class Framework:
     in its layer, forward or backward, in seconds; nothing where blocks are compiled."""
     # Likewise: both FSDPs take a unit of nine parameters 0.34 to 0.36 ms forward and 0.41 to 0.43
     # backward; calls of NCCL come on top. DeepSpeed's hooks under ZeRO 3, on every module, take a
-    # layer of Llama (0.19.8) 1.5 and 1.2 ms, and recomputed both in the backward pass.
+    # layer of Llama (0.19.8) 1.5 and 1.2 ms, and recomputed both in the backward pass. On
+    # a slower core, where FSDP2's take a unit 1.34 ms in both passes, Megatron-FSDP's take 0.75 ms
+    # under ZeRO 1, 1.02 under 2 and 1.43 under 3; of six parameters, as Transformer Engine has,
+    # 0.78 under 2 and 1.25 under 3 (megatron-core 0.16.1, CUDA's streams left out).
     host_unit_s: float = 0.0
     """What FSDP takes the host for a unit in a pass, forward or backward, in seconds; DeepSpeed's
-    ZeRO 3, which hooks modules, for a layer in each pass, a recomputed one as well."""
+    ZeRO 3 and Megatron-FSDP, which hook modules, for a layer in each pass, a recomputed one as
+    well."""
     # Beyond what plain PyTorch took the same core, least CPU time of 50 steps by turns, for nine
     # parameters: AdamW and clipping over FSDP2's DTensors 0.23 ms; DeepSpeed's (0.19.8) step 0.27
     # to 0.34, its hooks 0.48 under ZeRO 1, once a step, and 0.53 under ZeRO 2. Frameworks declare
@@ -340,6 +344,8 @@ class Framework:
     """PyTorch's own wrappers keep replicas alike. DDP copies gradients into buckets and what was
     reduced back; FSDP copies a unit's into one tensor of the type that they are reduced in, which
     the first FSDP (without ``copies_gathered``) divides before that."""
+    megatron_fsdp: bool = False
+    """Megatron-FSDP wraps the model under ZeRO 0 and 1, too (``--use-megatron-fsdp``)."""
     checks_gradients: bool = False
     """Before they are reduced, the norm of gradients is taken to see that none is NaN (Megatron's
     DDP: ``check_for_nan_in_grad``)."""

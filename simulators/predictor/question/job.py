@@ -57,6 +57,14 @@ class Job:
         return self.recipe.zero_stage >= (2 if self.framework.torch_wrappers else 3)
 
     @property
+    def hooks_units(self) -> bool:
+        """Whether hooks of what shards run with every layer: of an FSDP, which Megatron-LM takes
+        from ZeRO 2 on, or of DeepSpeed's ZeRO 3."""
+        framework = self.framework
+        wrapped = self.recipe.zero_stage >= 2 and not framework.flattens_gradients
+        return self.gathers_units or framework.megatron_fsdp or (wrapped and self.is_replicated)
+
+    @property
     def schedule(self) -> str:
         """The order of passes that runs. Without a pipeline every framework runs each backward
         pass right after its forward pass, whatever schedule is named."""

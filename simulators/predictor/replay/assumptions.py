@@ -157,7 +157,7 @@ def _launch_bound(job: Job, share: float) -> str:
         forward = f" and {framework.host_forward_s * 1e6:.3g} us more per operation of a module"
     if product_s := framework.host_product_s(recipe.tp):
         forward += f" and {product_s * 1e6:.3g} us more per product of tensor-parallel ranks"
-    if framework.host_unit_s and job.gathers_units:
+    if framework.host_unit_s and job.hooks_units:
         forward += f" and {framework.host_unit_s * 1e6:.3g} us more per sharded layer in a pass"
     if framework.host_list_s:
         forward += f" and {framework.host_list_s * 1e6:.3g} us per layer in the step"

@@ -120,10 +120,10 @@ class ChunkMode:
     ``copies_gathered``: gathered parameters are copied out of the gathered buffer before they are
     used. ``flattened_bytes`` a gradient are moved on its way to the buffer that is reduced, where
     it is ``hooked`` by a hook on each parameter, in Python.
-    ``units``: layers are gathered by themselves, and where FSDP wraps them ``ends_too`` (hooks of
-    DeepSpeed's sit on modules, of which the ends have few). ``one_root_unit`` as in the framework,
-    under FSDP. The activations of the first ``offloaded`` layers leave the GPU. ``references``
-    pass each micro-batch forward, too.
+    ``units``: hooks of what shards run with every layer, and where FSDP wraps them ``ends_too``
+    (hooks of others sit on modules, of which the ends have few). ``one_root_unit`` as in the
+    framework, under FSDP. The activations of the first ``offloaded`` layers leave the GPU.
+    ``references`` pass each micro-batch forward, too.
     """
 
     recompute: str
@@ -148,7 +148,7 @@ class ChunkMode:
             job.framework.copies_gathered and recipe.zero_stage == 3,
             flattened_bytes(job),
             job.framework.flattens_gradients and not job.gathers_units,
-            job.gathers_units,
+            job.hooks_units,
             job.framework.torch_wrappers,
             job.framework.one_root_unit and job.gathers_units,
             recipe.offloaded_layers,

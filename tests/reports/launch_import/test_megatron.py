@@ -110,6 +110,12 @@ def test_cuda_graphs(arguments, graphs, leaves):
     assert (found.cuda_graphs, found.graphs_leave_experts) == (graphs, leaves)
 
 
+@pytest.mark.parametrize(("strategy", "held"), [("optim", True), ("optim_grads", False)])
+def test_megatron_fsdp_that_shards_no_gradients_is_said_beside_zero(strategy, held):
+    arguments = f"--use-megatron-fsdp --data-parallel-sharding-strategy {strategy}"
+    assert shape(arguments).question.framework.megatron_fsdp is held
+
+
 def test_gradients_are_searched_for_nans_unless_it_is_said():
     checks = replace(read(SHAPE).question.framework, checks_gradients=True)
     assert read(SHAPE, framework=checks).question.framework.checks_gradients

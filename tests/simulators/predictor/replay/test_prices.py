@@ -326,7 +326,11 @@ def test_products_of_tensor_parallel_ranks_take_the_host_more_unless_compiled(
         (2, {"torch_wrappers": True}, True),
         (1, {"torch_wrappers": True}, False),
         (3, {}, True),
-        (2, {}, False),
+        (2, {}, True),
+        (1, {}, False),
+        (1, {"megatron_fsdp": True}, True),
+        (2, {"flattens_gradients": True}, False),
+        (3, {"flattens_gradients": True}, True),
         (3, {"torch_wrappers": True, "cuda_graphs": True}, False),
     ],
 )
