@@ -75,7 +75,7 @@ def _among_tp(shard: Shard, ahead: bool) -> Part:
 
 def _apart(shard: Shard) -> int:
     """Ranks of an expert's tensor-parallel group that hold different tokens."""
-    return shard.etp if shard.sp else 1
+    return shard.etp if shard.sp else max(1, shard.etp // shard.tp)
 
 
 def _token_bytes(shard: Shard) -> int:

@@ -29,6 +29,8 @@ SHARDED: list[tuple[Model, dict[str, Any], float]] = [
     (LLAMA, {"tp": 2, "micro_batch": 2}, 2),
     (MOE, {"tp": 2, "sp": True}, 2),
     (MOE, {"tp": 2, "sp": True, "etp": 1, "ep": 4}, 2),
+    # Ranks that share experts bring tokens of their own.
+    (MOE, {"etp": 2, "ep": 4}, 1),
     (MOE, {"tp": 2, "sp": True, "ep": 2}, 2),
     (MOE, {"ep": 8}, 1),
     (MLA_MOE, {"tp": 2, "sp": True, "etp": 1}, 2),
