@@ -62,7 +62,7 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     if attention.reuses_kv:
         k = v = 0
     if model.qkv_bias:
-        backward += bias_grad(shard, "qkv", shard.tokens * width)
+        backward += bias_grad(shard, "qkv", shard.tokens, width)
     saved = [Alloc("q", q), Alloc("k", k), Alloc("v", v)]
     elements = (q + k) // shard.element_bytes
     normed, grouped = model.qk_norm or model.qk_norm_whole, shard.kv_heads < shard.heads
@@ -435,7 +435,7 @@ def output(shard: Shard) -> Part:
     )
     if model.linear_bias:
         backward = (
-            bias_grad(shard, "attention_output", shard.local_tokens * model.hidden_size) + backward
+            bias_grad(shard, "attention_output", shard.local_tokens, model.hidden_size) + backward
         )
     full = shard.tokens * model.hidden_size * shard.element_bytes
     kept = input_bytes(shard, "attention_output")

@@ -178,7 +178,7 @@ def linears_part(
             forward.append(Streaming(f"{name}_activation", "elementwise", 2 * moved))
             gradients += [Streaming(f"{name}_activation_bwd", "elementwise", 3 * moved)]
         forward += made
-        backward = [*gradients, *bias_grad(shard, name, tokens * other), *backward]
+        backward = [*gradients, *bias_grad(shard, name, tokens, other), *backward]
         saved.append(Alloc(f"{name}_input", tokens * one * size * (1 if number == 0 else 2)))
     widest = tokens * max(widths) * size
     if not shard.trains:

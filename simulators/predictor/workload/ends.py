@@ -84,7 +84,7 @@ def head_parts(shard: Shard) -> list[Part]:
     ahead.append(final)
     if model.masked_head:
         ahead += _masked_head(shard)
-        backward = bias_grad(shard, "logits", logits) + backward
+        backward = bias_grad(shard, "logits", shard.tokens, vocab) + backward
     if shard.loss == "none":
         peak = logits * size + (full * size if shard.sp else 0)
         return [*ahead, Part(tuple(forward), (), forward_peak_bytes=peak)]
@@ -133,7 +133,7 @@ def _masked_head(shard: Shard) -> list[Part]:
     tokens, hidden = shard.local_tokens, shard.model.hidden_size
     forward, backward = linear(_in_bf16(shard), "head_transform", tokens, hidden, hidden)
     made = tokens * hidden * shard.element_bytes
-    bias = bias_grad(shard, "head_transform", tokens * hidden) * shard.model.linear_bias
+    bias = bias_grad(shard, "head_transform", tokens, hidden) * shard.model.linear_bias
     transform = Part(
         (*forward, Streaming("head_activation_fwd", "activation", 2 * made)),
         (Streaming("head_activation_bwd", "activation", 3 * made), *bias, *backward),

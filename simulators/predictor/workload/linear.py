@@ -184,14 +184,14 @@ def separate_accumulation(shard: Shard, name: str, elements: int, tensors: int =
     return cast + accumulation(shard, name, elements)
 
 
-def accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
-    """Reading a weight gradient, and the main gradient, which is written."""
+def accumulation(shard: Shard, name: str, elements: int, launches: int = 1) -> list[Op]:
+    """Reading a gradient, and the main gradient, which is written."""
     if not shard.accumulates:
         return []
     own = 4 if shard.autocast else shard.element_bytes
     main = 4 if shard.accumulate_grads_fp32 else own
     moved = elements * (own + 2 * main)
-    return [Streaming(f"{name}_accumulate", "elementwise", moved)]
+    return [Streaming(f"{name}_accumulate", "elementwise", moved, launches)]
 
 
 def _overlapping_gemm(shard: Shard, op: Collective, products: int) -> list[Op]:
@@ -224,11 +224,13 @@ def _summed(shard: Shard, op: Collective) -> list[Op]:
     return [Streaming(f"{op.name}_sum", "reduce", op.bytes + op.bytes // shard.tp)]
 
 
-def bias_grad(shard: Shard, name: str, elements: int) -> list[Op]:
-    """Summing a bias gradient over tokens reads the output gradient once."""
+def bias_grad(shard: Shard, name: str, tokens: int, width: int) -> list[Op]:
+    """Summing a bias gradient over tokens reads the output gradient once. What is summed is added
+    to the main gradient by a kernel of its own, in a hook of Megatron's DDP or by autograd."""
     if not shard.trains:
         return []
-    return [Streaming(f"{name}_bias_grad", "reduce", elements * shard.element_bytes)]
+    summed = Streaming(f"{name}_bias_grad", "reduce", tokens * width * shard.element_bytes)
+    return [summed, *accumulation(shard, f"{name}_bias", width)]
 
 
 def exchange(shard: Shard, name: str, size: int) -> list[Op]:

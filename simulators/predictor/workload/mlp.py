@@ -33,9 +33,9 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
     )
     act_forward, act_backward = activation_ops(shard, f"{prefix}activation", shard.tokens * local)
     if model.linear_bias:
-        act_backward += bias_grad(shard, f"{prefix}fc1", shard.tokens * fc1_width)
+        act_backward += bias_grad(shard, f"{prefix}fc1", shard.tokens, fc1_width)
         fc2_backward = (
-            bias_grad(shard, f"{prefix}fc2", shard.local_tokens * model.hidden_size) + fc2_backward
+            bias_grad(shard, f"{prefix}fc2", shard.local_tokens, model.hidden_size) + fc2_backward
         )
     inner = shard.tokens * local * size
     outer = shard.tokens * model.hidden_size * size

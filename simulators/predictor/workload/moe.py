@@ -20,7 +20,7 @@ from .elementwise import activation_ops, clamped_inputs
 from .expert_loads import busiest, routed_rows
 from .frozen_weights import unpacking
 from .ir import Alloc, Collective, Gemm, HostSync, Op, Streaming, group_launches
-from .linear import accumulation, bias_grad, linear, separate_accumulation
+from .linear import accumulation, linear, separate_accumulation
 from .mlp import mlp_part
 from .part import WEIGH, Part
 from .quantise import cast_weights, quantise
@@ -440,14 +440,19 @@ def _expert_biases(
     if not shard.model.linear_bias:
         return [], []
     outputs, size = rows * _travelling(shard), shard.element_bytes
+    biases = groups * (fc1_width + _travelling(shard))
     groups = 0 if shard.written_dispatch else groups
+    gradients: list[Op] = []
+    if shard.trains:
+        gradients = [Streaming("expert_fc1_bias_grad", "reduce", rows * fc1_width * size)]
+        gradients += accumulation(shard, "expert_bias", biases, group_launches(groups, 2))
     written = 4 + (size + 4 + 4) + (4 + 4) + (4 + size)
     ahead, back = 2 + group_launches(groups, 2), 3 + group_launches(groups, 6)
     return (
         [Streaming("expert_bias", "elementwise", outputs * written, ahead)],
         [
             Streaming("expert_bias_bwd", "elementwise", outputs * (size + 28), back),
-            *bias_grad(shard, "expert_fc1", rows * fc1_width),
+            *gradients,
         ],
     )
 

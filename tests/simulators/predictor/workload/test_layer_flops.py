@@ -119,21 +119,25 @@ def test_experts_of_a_tensor_parallel_group_share_its_tokens() -> None:
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_every_weight_gradient_is_accumulated_once(model: Model) -> None:
     # Fused: by its GEMM, into so many bytes. Else: read it and the main gradient, write that,
-    # 2 + 4 + 4 bytes.
+    # 2 + 4 + 4 bytes. Biases' are added apart in any case.
     def weights(fused: bool, fp32: bool = True) -> tuple[int, int]:
         software = {"fused_wgrad": fused, "accumulate_grads_fp32": fp32}
         job = make_job(model, training=software)
         _, backward = layer_blocks(Shard.of(job), plain_layer(model.moe is not None), "none")
-        inside = separate = 0
+        inside = separate = of_biases = 0
         for op in backward.ops:
             if isinstance(op, ir.Gemm):
                 inside += op.m * op.n * op.accumulate
             elif isinstance(op, ir.GroupedGemm):
                 inside += op.groups * op.n * op.k * op.accumulate
+            elif isinstance(op, ir.Streaming) and op.name.endswith("_bias_accumulate"):
+                of_biases += op.bytes
             elif isinstance(op, ir.Streaming) and op.name.endswith("_accumulate"):
                 separate += op.bytes
+        assert of_biases == (10 if fp32 else 6) * biases
         return inside, separate
 
+    biases = (3 + 1 + 4 + 1) * 256 if model.linear_bias else 0
     # The router's is added by a kernel of its own in any case.
     router = model.hidden_size * model.moe.num_experts if model.moe is not None else 0
     of_four_bytes, alone = weights(True)
@@ -179,13 +183,18 @@ def test_only_models_with_biases_pay_for_those_of_their_experts() -> None:
         {op.name for op in ops if isinstance(op, ir.Streaming) and op.name.startswith("expert")}
         for ops in (plain, paying)
     ]
-    assert names[1] - names[0] == {"expert_bias", "expert_bias_bwd", "expert_fc1_bias_grad"}
+    added = {"expert_bias", "expert_bias_bwd", "expert_fc1_bias_grad", "expert_bias_accumulate"}
+    assert names[1] - names[0] == added
     # Weighted in fp32, added, joined and cast: 28 bytes for each of 64 x 2 rows of 256.
     (adding,) = (op for op in paying if isinstance(op, ir.Streaming) and op.name == "expert_bias")
     assert adding.bytes == 28 * 64 * 2 * 256
     # A product and a sum for each expert, of eight to a module's launch; joined and cast.
     assert biased.moe is not None
     assert adding.launches == 2 + 1 + 2 * biased.moe.num_experts // 8
+    (main,) = (op for op in paying if getattr(op, "name", "") == "expert_bias_accumulate")
+    # Both layers' gradients, of two bytes, read with the main ones of four.
+    assert main.bytes == 10 * biased.moe.num_experts * (2 * biased.moe.ffn_hidden_size + 256)
+    assert main.launches == 1 + 2 * biased.moe.num_experts // 8
 
 
 def test_latent_keys_and_values_are_written_once() -> None:
