@@ -103,7 +103,12 @@ def estimated_mixers(model: Model, products: Mapping[str, StreamingShare]) -> li
             for each in mixers
         ),
         "short convolutions": any(each and each.short_conv and not timed for each in mixers),
-        "delta rules": any(each is not None and each.delta for each in mixers),
+        "delta rules": any(
+            each
+            and each.delta
+            and not (products["delta_bwd"].measured and each.delta.gate == "scalar")
+            for each in mixers
+        ),
         "attention within windows": any(each.window for each in attention),
         "indexed attention": any(each.index for each in attention),
         "attention to compressed keys": any(each and each.compressed for each in mixers),

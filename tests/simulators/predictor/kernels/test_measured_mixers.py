@@ -1,4 +1,5 @@
-"""Kernels of mixers with a state, beside what one H100 took for them (``h100_kernels.csv``)."""
+"""Kernels of mixers with a state, beside what one H100 took for them (``h100_kernels.csv``), and
+others' timings of delta rules (``delta_rules.csv``)."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from tests.simulators.predictor.kernels.gpus import GPUS
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels.prices import EVIDENCE_ORDER, price_kernels
 from trainscout.simulators.predictor.kernels.streaming import LAUNCH_FLOOR_S
-from trainscout.simulators.predictor.question.layers import Mamba2, Mixer
+from trainscout.simulators.predictor.question.layers import DeltaNet, Mamba2, Mixer
 from trainscout.simulators.predictor.workload.ir import Gemm, Streaming, kernel_flops
 from trainscout.simulators.predictor.workload.layer import mixer_parts
 from trainscout.simulators.predictor.workload.shard import Shard
 
-TABLE = Path(trainscout.simulators.laboratory.__file__).parent / "data" / "h100_kernels.csv"
+DATA = Path(trainscout.simulators.laboratory.__file__).parent / "data"
 H100 = GPUS["h100"]
 
 
@@ -35,6 +36,10 @@ def ssd(of: dict[str, int]) -> Mixer:
 def conv(of: dict[str, int]) -> Mixer:
     """Channels of inputs and of both of their projections of one state."""
     return Mixer(mamba2=Mamba2(heads=(of["channels"] - 256) // 64, head_dim=64, state=128))
+
+
+def delta(of: dict[str, int]) -> Mixer:
+    return Mixer(delta=DeltaNet(of["k_heads"], of["v_heads"], k_dim=128, v_dim=128))
 
 
 # What was measured, the class that prices it, and the mixer it is of.
@@ -49,9 +54,13 @@ class Rows:
     """Rows of one kernel and pass: what was measured, computed and moved."""
 
     def __init__(self, kernel: str, pass_: str) -> None:
-        table = pd.read_csv(TABLE)
-        rows = table[(table["kernel"] == kernel) & (table["pass"] == pass_)]
-        self.kind, build = MEASURED[kernel]
+        self.gpu = H100 if kernel in MEASURED else GPUS[kernel]
+        table = pd.read_csv(
+            DATA / ("h100_kernels.csv" if kernel in MEASURED else "delta_rules.csv")
+        )
+        of = table["kernel" if kernel in MEASURED else "gpu"]
+        rows = table[(of == kernel) & (table["pass"] == pass_)]
+        self.kind, build = MEASURED.get(kernel, ("delta", delta))
         self.kind += f"_{pass_}"
         self.measured_s = rows["time_us"].to_numpy(float) * 1e-6
         self.apart = rows["apart"].to_numpy(bool)
@@ -64,9 +73,9 @@ class Rows:
             LLAMA,
             layers=f"{LLAMA.num_layers}*x/none",
             kinds={"x": mixer},
-            sequence_length=of["seq"],
+            sequence_length=of.get("seq") or of["tokens"],
         )
-        job = make_job(model, micro_batch=of["batch"])
+        job = make_job(model, micro_batch=of.get("batch", 1))
         parts = mixer_parts(Shard.of(job), mixer)
         forward = self.kind.endswith("_fwd")
         return [
@@ -78,11 +87,11 @@ class Rows:
         ]
 
     def predicted_s(self) -> NDArray[np.float64]:
-        return np.array([price_kernels(H100, ops).seconds.sum() for ops in self.ops])
+        return np.array([price_kernels(self.gpu, ops).seconds.sum() for ops in self.ops])
 
     def parts_s(self) -> NDArray[np.float64]:
         """Seconds at the whole peak, at the whole bandwidth, and of launches, a row of each."""
-        peak, bandwidth = H100.peak("bf16"), H100.memory_bandwidth_bytes_per_s
+        peak, bandwidth = self.gpu.peak("bf16"), self.gpu.memory_bandwidth_bytes_per_s
         return np.array(
             [
                 (
@@ -132,3 +141,28 @@ def test_what_one_gpu_measured_is_fitted_on_its_architecture_alone() -> None:
     for name, evidence in (("h100", Evidence.FITTED), ("b200", Evidence.ESTIMATED)):
         found = price_kernels(GPUS[name], ops).evidence
         assert {EVIDENCE_ORDER[code] for code in found} == {evidence}
+
+
+DELTA_CASES = [(gpu, pass_) for gpu in ("h200", "gb200") for pass_ in ("fwd", "bwd")]
+
+
+@pytest.mark.parametrize(("gpu", "pass_"), DELTA_CASES)
+def test_delta_rules_take_a_multiple_of_the_scans_shares(gpu: str, pass_: str) -> None:
+    """Heads of one size alone were timed, so products and bytes cannot be told apart."""
+    rows, of = Rows(gpu, pass_), GPUS[gpu].architecture
+    products, moved, launches = rows.parts_s()[~rows.apart].T
+    scan = products / of.products[f"scan_{pass_}"].value
+    scan += moved / of.streaming[f"scan_{pass_}"].value
+    measured_s = rows.measured_s[~rows.apart]
+    (times,) = least_squares(lambda times: (times[0] * scan + launches) / measured_s - 1, [1]).x
+    for shares in (of.products, of.streaming):
+        found = shares[f"delta_{pass_}"].value * times
+        assert found == pytest.approx(shares[f"scan_{pass_}"].value, rel=0.01)
+
+
+@pytest.mark.parametrize(("gpu", "pass_"), DELTA_CASES)
+def test_delta_rules_kept_apart_are_priced_as_measured(gpu: str, pass_: str) -> None:
+    rows = Rows(gpu, pass_)
+    errors = (rows.predicted_s() / rows.measured_s - 1)[rows.apart]
+    assert np.abs(errors).mean() < 0.1
+    assert abs(errors.mean()) < 0.05
