@@ -27,6 +27,7 @@ _OFF = {
     "add_bias_linear": "--disable-bias-linear",
     "share_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
     "gradient_accumulation_fusion": "--no-gradient-accumulation-fusion",
+    "apply_rope_fusion": "--no-rope-fusion",
     "overlap_p2p_comm": "--no-overlap-p2p-communication",
     "grad_reduce_in_fp32": "--grad-reduce-in-bf16",
 }

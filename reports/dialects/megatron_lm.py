@@ -92,6 +92,10 @@ def _sets(flag: str, job: Job) -> Value:
     return flag in megatron_core.quantised_parameters(job)
 
 
+def _rotates(job: Job) -> bool:
+    return job.model.position == "rope"
+
+
 def _expert(job: Job) -> bool:
     return job.model.moe is not None
 
@@ -323,6 +327,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--cross-entropy-fusion-impl", lambda job: "te", when=_in_place),
     Setting("--moe-router-fusion", "framework.fused_router", default=False, when=_expert),
     Setting("--no-gradient-accumulation-fusion", "framework.fused_wgrad", on=False, default=True),
+    Setting("--no-rope-fusion", "framework.fused_rope", on=False, default=True, when=_rotates),
     Setting("--cuda-graph-impl", _graphs),
     Setting("--cuda-graph-scope", lambda job: megatron_core.graph_scope(job) or None),
     Setting("--te-rng-tracker", lambda job: _graphs(job) is not None),
