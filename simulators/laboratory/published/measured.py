@@ -212,7 +212,9 @@ def printed_stage(row: Row) -> int | None:
 
 def predicted_memory_bytes(kind: str, memory: Memory, stage: int | None = None) -> int:
     """The predicted figure that counts what ``kind`` does, of the worst stage or of ``stage``."""
-    if kind == "device":
-        return memory.capacity_bytes - memory.headroom_bytes
     counted = memory if stage is None else memory.per_stage[stage]
-    return counted.peak_allocated_bytes if kind == "allocated" else counted.peak_reserved_bytes
+    if kind != "device":
+        return counted.peak_allocated_bytes if kind == "allocated" else counted.peak_reserved_bytes
+    # What the allocator reserved, in use or not, is taken from the device.
+    kinds = memory.per_stage[0].kind
+    return counted.peak_reserved_bytes + kinds["communication_buffers"] + kinds["context"]

@@ -14,6 +14,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Free,
     Gemm,
     HostSync,
+    SendRecv,
     Streaming,
 )
 from trainscout.simulators.predictor.workload.passes import BACKWARD
@@ -133,8 +134,10 @@ def vacated_bytes(job: Job, stage: Stage, static: Static) -> int:
 
 
 def deferred_bytes(job: Job, stage: Stage) -> int:
-    """What the collectives of the first stage's forward passes read and nothing keeps, while the
-    host runs ahead of the device.
+    """What communication of the first stage's forward passes holds and nothing else keeps, while
+    the host runs ahead of the device: what collectives read, where the framework has it deferred,
+    and what is sent on around a ring, which PyTorch defers always (``record_stream`` in
+    ``ProcessGroupNCCL::pointToPoint``).
 
     A stage without a pipeline runs ahead by a forward pass: its device, not its host, is taken to
     be behind. In a pipeline a host waits for each message that it receives. The first stage
@@ -142,8 +145,8 @@ def deferred_bytes(job: Job, stage: Stage) -> int:
     the next stage's first pass, which starts everything there, has ended: the passes behind that
     pile up.
     """
-    recipe = job.recipe
-    if not job.framework.defers_frees:
+    recipe, defers = job.recipe, job.framework.defers_frees
+    if not (defers or recipe.cp > 1):
         return 0
     passes = 1
     if recipe.pp > 1:
@@ -154,7 +157,10 @@ def deferred_bytes(job: Job, stage: Stage) -> int:
         for op in run.forward.ops:
             if isinstance(op, Collective):
                 launches += run.count * COLLECTIVE_LAUNCHES
-                read += run.count * op.bytes * (op.kind != "all_gather")
+                read += run.count * op.bytes * (defers and op.kind != "all_gather")
+            elif isinstance(op, SendRecv):
+                launches += run.count * COLLECTIVE_LAUNCHES * (1 + op.paired)
+                read += run.count * op.bytes
             elif not isinstance(op, Alloc | Free | HostSync):
                 launches += run.count * (op.launches if isinstance(op, Streaming) else 1)
     return int(read * min(max(0, passes), QUEUED_LAUNCHES / launches))

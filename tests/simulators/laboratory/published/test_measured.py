@@ -130,10 +130,12 @@ def test_what_a_memory_figure_counts(changes, kind):
     assert measured_memory(replace(row, memory_kind="mean of what is allocated")) is None
 
 
-def test_the_device_holds_what_the_capacity_lacks():
+def test_the_device_holds_what_is_reserved_and_what_the_allocator_does_not_see():
     memory = prediction().memory
-    used = memory.capacity_bytes - memory.headroom_bytes
-    assert predicted_memory_bytes("device", memory) == used
+    outside = {"communication_buffers": 2, "context": 5}
+    stages = tuple(replace(each, kind=each.kind | outside) for each in memory.per_stage)
+    memory = replace(memory, per_stage=stages)
+    assert predicted_memory_bytes("device", memory) == memory.peak_reserved_bytes + 7
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,22 @@ def test_passes_behind_a_message_that_waits_pile_up(pp: int, schedule: str, pass
     assert footprint(full, workload, 0).per_stage == ours.per_stage
 
 
+@pytest.mark.parametrize(("cp", "way"), [(2, "p2p"), (4, "p2p"), (4, "all_gather"), (4, "a2a")])
+def test_keys_sent_around_a_ring_pile_up(cp: int, way: str) -> None:
+    recipe: dict[str, Any] = {"cp": cp, "cp_comm_type": way}
+    job = make_job(LLAMA, nodes=1, gpus_per_node=cp, **recipe)
+    workload = build_workload(job)
+    model, tokens = job.model, job.sequence_length * job.recipe.micro_batch // cp
+    keys = 2 * 2 * tokens * model.num_query_groups * model.hidden_size // model.num_heads
+    held = model.num_layers * (cp - 1) * keys * (way == "p2p")
+    deferred = deferred_bytes(job, workload.stages[0])
+    # A forward pass, or as much of it as launches wait: all exchanges are alike.
+    assert deferred <= held
+    assert (deferred > held / 3) == (way == "p2p")
+    needs = footprint(job, workload, 0)
+    assert needs.per_stage[0].peak_reserved_bytes >= needs.peak_allocated_bytes + deferred
+
+
 def test_no_more_piles_up_than_launches_wait() -> None:
     recipe: dict[str, Any] = {"tp": 8, "sp": True, "training": {"defers_frees": True}}
     few, many = (make_job(GPT175B, nodes=8, pp=pp, **recipe) for pp in (8, 4))
