@@ -40,7 +40,7 @@ _LENGTHS = (
 _SHARDING = {"1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 _SHARDING |= {"NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 # What the second FSDP does otherwise (conf/framework/torch_fsdp2.yaml).
-_SECOND_FSDP = {"copies_gathered": True}
+_SECOND_FSDP = {"copies_gathered": True, "wraps_adapters": False}
 # Trainings of TRL, LLaMA-Factory and ms-swift by name: those whose step begins with what the model
 # generates, those of them that a frozen copy may hold back, and others that have scripts.
 _PENALISED = ("grpo", "rloo")

@@ -129,7 +129,12 @@ def framework_of(
         # Their own losses copied logits as they were, and cast none.
         uncast = name == "deepspeed" and era.before(_SINCE["loss_cast_in_its_gpt"])
         changes["cross_entropy"] = "uncast" if uncast else "eager"
-    if name == "huggingface" and "fsdp" in row.dist_optimizer.lower():
+    fsdp = name == "huggingface" and "fsdp" in row.dist_optimizer.lower()
+    if name == "huggingface":
+        # ATorch's examples have all that is trained in one unit (wrap_trainable_outmost).
+        label = f"{row.framework} {row.dist_optimizer}".lower()
+        changes["wraps_adapters"] = fsdp and not re.search("fsdp ?2|atorch", label)
+    if fsdp:
         # It wraps blocks in checkpoints that do not reenter; Trainer's own flag wraps its units.
         trainer = any(word in row.framework.lower() for word in ("trainer", "hfautomodel"))
         flag = trainer and statement.says("recompute", "flag")

@@ -305,6 +305,10 @@ class Framework:
     """What FSDP gathers again for a backward pass comes while the layer before runs; without, once
     that one's gradients are reduced, and neither hides (NO_PREFETCH, as Transformers' Trainer
     sets up the first FSDP unless told otherwise)."""
+    wraps_adapters: bool = False
+    """Adapters are units of the first FSDP (PEFT's ``fsdp_auto_wrap_policy``); gathers wait until
+    the last unit but one is freed (``_FreeEventQueue``), an adapter: layers' for backward passes
+    hide behind nothing, nor those for forward ones where a layer's last product has adapters."""
     waits_for_reductions: bool = False
     """Gradients that are sharded (ZeRO 2 and 3) are reduced with nothing beside them
     (PaddlePaddle's group-sharded stage 2 as it comes: ``sync_op``)."""

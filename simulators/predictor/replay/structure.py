@@ -44,7 +44,7 @@ class Sharing:
 
     ``gather_every`` forward pass or not, and ``gather_again`` for backward passes; ``in_turn``:
     what was reduced, or is gathered again, leaves its buffer to what comes later. ``in_flight``:
-    how many layers may be ahead of what runs, of them ``gathered_backward``.
+    how many layers may be ahead of what runs, of them ``gathered`` forward and backward.
     """
 
     reduces: bool
@@ -56,7 +56,7 @@ class Sharing:
     gather_overlaps: bool
     in_turn: bool
     in_flight: int
-    gathered_backward: int
+    gathered: tuple[int, int]
 
     @classmethod
     def of(cls, job: Job) -> Sharing:
@@ -69,6 +69,9 @@ class Sharing:
         # ``run_post_backward``).
         last = recipe.pp > 1 and framework.pipeline_buffers == "preallocated"
         in_flight = _ALONE if alone else LAYERS_IN_FLIGHT
+        lora = job.training.lora if framework.wraps_adapters else None
+        after_last = lora is not None and "linear_fc2" in lora.targets
+        behind = lora is not None or not framework.prefetches_backward
         return cls(
             reduces=replicated,
             reduce_every=replicated and (stage >= 2 or each) and not whole,
@@ -82,7 +85,7 @@ class Sharing:
             # finalize_backward``).
             in_turn=replicated and (stage >= 2 or each),
             in_flight=in_flight,
-            gathered_backward=in_flight if framework.prefetches_backward else _ALONE,
+            gathered=(_ALONE if after_last else in_flight, _ALONE if behind else in_flight),
         )
 
     def exchanges(self, way: int) -> int:
@@ -351,8 +354,7 @@ class _Passes:
                     at.append(starts[index] + own)
                     reduces.append(np.full(len(own), kind == 1))
                     slots.append(place + np.arange(len(own)))
-                    backward = direction[index] != FORWARD
-                    ahead = sharing.gathered_backward if backward else sharing.in_flight
+                    ahead = sharing.gathered[int(direction[index] != FORWARD)]
                     layers.append(np.full(len(own), ahead))
                 place += len(sent[kind][way])
         passed_by, reduce = _joined(at, np.int64), _joined(reduces, np.bool_)

@@ -149,6 +149,7 @@ def test_trainers_first_fsdp_prefetches_nothing_unless_told(tmp_path, arguments,
     declared = framework("torch_fsdp2" if "2" in arguments else "huggingface")
     read_as = imported.question.framework
     assert read_as.copies_gathered is declared.copies_gathered
+    assert read_as.wraps_adapters is not declared.copies_gathered
     assert not imported.reading.unknown
     told = any("NO_PREFETCH, Trainer's default" in each for each in imported.reading.notes)
     assert told is (not prefetches and "prefetch" not in arguments)

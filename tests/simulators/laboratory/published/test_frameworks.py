@@ -319,6 +319,21 @@ def test_words_of_trainers_arguments_say_that_nothing_is_prefetched(notes, prefe
 
 
 @pytest.mark.parametrize(
+    ("label", "sharding", "wraps"),
+    [
+        ("Hugging Face Transformers, 2024", "fsdp", True),
+        ("Hugging Face Transformers, 2024", "zero3", False),
+        ("Hugging Face TRL SFTTrainer (2026), FSDP2", "fsdp", False),
+        ("ATorch (November 2023): PyTorch FSDP, Hugging Face transformers", "fsdp", False),
+        ("torchtune, July 2024", "fsdp", True),
+        ("torchtune, October 2024", "fsdp", False),
+    ],
+)
+def test_adapters_are_units_of_the_first_fsdp(label, sharding, wraps):
+    assert framework(framework=label, dist_optimizer=sharding).wraps_adapters is wraps
+
+
+@pytest.mark.parametrize(
     ("label", "notes", "reenters"),
     [
         ("Hugging Face TRL SFTTrainer, 2024", "gradient checkpointing", True),

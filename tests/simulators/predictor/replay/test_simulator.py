@@ -18,6 +18,7 @@ from trainscout.simulators.predictor.collectives.price import price_collective, 
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.boundary import boundary_seconds
 from trainscout.simulators.predictor.workload.data_parallel import (
@@ -284,6 +285,23 @@ def test_backward_passes_that_do_not_prefetch_expose_gathers_and_reductions(
     kept = make_job(LLAMA, zero_stage=2, batch=8 * 5, training={"prefetches_backward": False})
     same = make_job(LLAMA, zero_stage=2, batch=8 * 5)
     assert predict(kept).step_time_s == predict(same).step_time_s
+
+
+@pytest.mark.parametrize(("targets", "exposed"), [(("linear_qkv",), 1), (("linear_fc2",), 2)])
+def test_gathers_hide_behind_no_layer_whose_adapters_are_units(
+    machine: Machine, targets: tuple[str, ...], exposed: int
+) -> None:
+    given = {"lora": Lora(8, targets)}
+    apart, within = (
+        make_job(LLAMA, zero_stage=3, batch=8 * 5, training=given | {"wraps_adapters": each})
+        for each in (True, False)
+    )
+    machine(BALANCED)
+    compute_s = predict(apart).step_time_s
+    machine(replace(BALANCED, wire_bytes_per_s=1e10))
+    parameters = build_workload(apart).stages[0].parameters.held.total
+    exposed_s = 5 * exposed * 2 * parameters * 7 / 8 / 1e10
+    assert predict(apart).step_time_s >= compute_s + exposed_s * 0.95 > predict(within).step_time_s
 
 
 def test_one_root_unit_is_gathered_first_and_reduced_last(machine: Machine) -> None:
