@@ -242,9 +242,10 @@ class RankIssue:
 
     def _issue(self, launches: int) -> None:
         """The host's work for so many launches, and what it did before."""
-        seconds = launches * self._cost.launch_s + self._gap_s
+        launch_s = self._cost.launch_s
         if self._calls.phase == events.FORWARD:
-            seconds += self._cost.forward_s
+            launch_s += self._cost.forward_s
+        seconds = launches * launch_s + self._gap_s
         self._gap_s = 0.0
         self._issued = self._program.task(HOST_ROLE, _HOST_PART, fixed_s=seconds)
         self._program.append(self._host, self._issued)

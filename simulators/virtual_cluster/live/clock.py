@@ -43,7 +43,7 @@ class HostClock:
         for count in self._calls.take(event, launched):
             self.now_ps += count * self._launch_ps
             if self._calls.phase == FORWARD:
-                self.now_ps += self._forward_ps
+                self.now_ps += count * self._forward_ps
         return launched
 
     def spend(self, cpu_s: float) -> None:
