@@ -217,8 +217,7 @@ def _experts(shard: Shard) -> Part:
             Alloc("expert_activation", activations),
             *(clamped_inputs(shard, rows_in * fc1_width) if between_forward else []),
             *([Alloc("masks", masks)] if (masks := _mask_bytes(shard)) else []),
-            # Where an expert's activation applies its weight, nothing else needs its output.
-            *([_output(shard, sent)] if shard.written_dispatch or shard.fusion != "fused" else []),
+            *_weighed(shard, sent, rows_in * width * size),
         ),
         forward_peak_bytes=received + sent,
         backward_peak_bytes=received + sent + rows_in * (fc1_width + width) * size,
@@ -272,6 +271,16 @@ def _weighs_wide(shard: Shard) -> bool:
     """Whether what experts made is weighed in fp32."""
     exchanged_once = shard.moe.dispatcher == "deepep" and shard.ep > 1
     return shard.written_dispatch == "fp32" and not exchanged_once
+
+
+def _weighed(shard: Shard, sent: int, activations: int) -> list[Alloc]:
+    """What the router's weights multiply: an expert's output or, between its layers, what the
+    activation makes. Megatron-Core fuses that with gated activations alone (``TEGroupedMLP``)."""
+    if shard.written_dispatch or shard.fusion != "fused":
+        return [_output(shard, sent)]
+    if shard.model.gated_mlp or shard.fused_experts:
+        return []
+    return [Alloc("unweighed_activation", activations)]
 
 
 def _output(shard: Shard, sent: int) -> Alloc:

@@ -22,7 +22,7 @@ from trainscout.simulators.predictor.workload.ir import (
 )
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.megatron import paired
-from trainscout.simulators.predictor.workload.moe import is_exchange
+from trainscout.simulators.predictor.workload.moe import _experts, is_exchange
 from trainscout.simulators.predictor.workload.shard import Shard
 
 from .blocks import flops, wire_bytes
@@ -305,3 +305,13 @@ def test_what_a_rank_gathers_it_sorts_by_expert_both_ways(
 def test_an_expert_a_rank_has_nothing_to_sort() -> None:
     forward, _ = layer_blocks(Shard.of(make_job(MOE, ep=8)), EXPERT_LAYER, "none")
     assert not [op for op in forward.ops if isinstance(op, Streaming) and "sort" in op.name]
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_plain_activations_are_kept_before_they_are_weighed(gated: bool) -> None:
+    job = make_job(MOE)
+    shard = Shard.of(replace(job, model=replace(job.model, gated_mlp=gated)))
+    kept = _experts(shard).saved
+    activation = [op.bytes for op in kept if op.tag == "expert_activation"]
+    weighed = [op.bytes for op in kept if op.tag == "unweighed_activation"]
+    assert weighed == ([] if gated else activation)
