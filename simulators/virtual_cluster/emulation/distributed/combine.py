@@ -24,7 +24,7 @@ def combine(
         RuntimeError: where members' tensors do not fit each other.
     """
     if kind in ("all_reduce", "reduce"):
-        return [_reduced([each[0] for each in inputs], reduction)]
+        return [_reduced([each[0] for each in inputs], position, reduction)]
     if kind == "broadcast":
         return list(inputs[root or 0])
     if kind in ("all_gather", "gather"):
@@ -33,7 +33,7 @@ def combine(
         return [inputs[root or 0][position]]
     size = len(inputs)
     parts = [_part(each, position, size) for each in inputs]
-    return [_reduced(parts, reduction)] if kind == "reduce_scatter" else parts
+    return [_reduced(parts, position, reduction)] if kind == "reduce_scatter" else parts
 
 
 def fill(outputs: Tensors, parts: Sequence[torch.Tensor]) -> None:
@@ -53,9 +53,11 @@ def _part(inputs: Tensors, position: int, size: int) -> torch.Tensor:
     return inputs[position] if len(inputs) == size else inputs[0].reshape(size, -1)[position]
 
 
-def _reduced(values: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
+def _reduced(values: Sequence[torch.Tensor], position: int, reduction: str) -> torch.Tensor:
     first = values[0]
     if all(each is first for each in values):
+        if reduction in ("sum", "max") and _has_own_place(first, position, len(values)):
+            return torch.full_like(first, int(first[position]))
         # Everybody is assumed to hold the same; groups have thousands of members.
         return first * len(values) if reduction == "sum" else first
     total = first
@@ -69,3 +71,14 @@ def _reduced(values: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
         else:
             total = total + each
     return total / len(values) if reduction == "avg" else total
+
+
+def _has_own_place(counts: torch.Tensor, position: int, size: int) -> bool:
+    """Whether integers are one for each member, of which this one wrote its own alone, as where
+    a program asks who shares its node; of two members a pair of counts would look the same."""
+    return (
+        size > 2
+        and counts.shape == (size,)
+        and not counts.is_floating_point()
+        and int(counts.count_nonzero()) == bool(counts[position]) == 1
+    )

@@ -15,7 +15,7 @@ _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
 def declare_images(module: ModuleType) -> None:
     """Declare what ``torchvision.io.image`` could not load; nothing where it could."""
-    if module._has_image_ops():
+    if hasattr(torch.ops.image, "read_file"):  # older releases have no function that says so
         return
     _define("read_file", "(str filename) -> Tensor", _read_file)
     for name in ("decode_image", "decode_jpeg", "decode_png", "decode_webp"):

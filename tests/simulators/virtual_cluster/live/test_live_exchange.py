@@ -118,6 +118,26 @@ def test_reductions_by_hand() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("counts", "members", "reduction", "expected"),
+    [
+        ([0, 3, 0, 0], 4, "sum", [3, 3, 3, 3]),
+        ([0, 3, 0, 0], 4, "max", [3, 3, 3, 3]),
+        ([0, 3, 0, 0], 4, "min", [0, 3, 0, 0]),
+        ([3, 0, 0, 0], 4, "sum", [12, 0, 0, 0]),  # another one's place
+        ([0, 3, 1, 0], 4, "sum", [0, 12, 4, 0]),
+        ([0, 3, 0, 0], 8, "sum", [0, 24, 0, 0]),
+        ([0, 3], 2, "sum", [0, 6]),
+        ([0.0, 3.0, 0.0], 3, "sum", [0.0, 9.0, 0.0]),
+    ],
+)
+def test_absent_members_write_their_own_places(
+    counts: list[float], members: int, reduction: str, expected: list[float]
+) -> None:
+    given = [[torch.tensor(counts)]] * members
+    assert combine("all_reduce", given, 1, None, reduction)[0].tolist() == expected
+
+
 def test_objects_as_text() -> None:
     value = {"shape": torch.Size((2, 3)), "dtype": torch.bfloat16, "rows": torch.ones(2)}
     back = decode(encode(value))
