@@ -284,7 +284,9 @@ class _PatchingFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in self._patches or self._looking:
+        # Packages carry copies of others, as FastVideo of ``pynvml``.
+        patch = self._patches.get(name.rpartition(".third_party.")[2])
+        if patch is None or self._looking:
             return None
         self._looking = True
         try:
@@ -292,7 +294,7 @@ class _PatchingFinder(importlib.abc.MetaPathFinder):
         finally:
             self._looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _PatchingLoader(spec.loader, self._patches[name])
+            spec.loader = _PatchingLoader(spec.loader, patch)
         return spec
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -120,3 +123,24 @@ def test_positions_on_the_device_are_read_as_one_sequence_and_waited_for() -> No
     assert [module.find_packed_sequence_indices(at) for at in (host, device)] == ["packed", None]
     # Dynamic control flow: without the call the device would not be waited for.
     assert read == [host, device]
+
+
+def test_copies_that_packages_carry_are_patched_as_what_they_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainscout.simulators.virtual_cluster.emulation import framework_patches
+
+    folder = tmp_path / "carrier" / "third_party"
+    folder.mkdir(parents=True)
+    for name in ("copied_binding", "other_binding"):
+        (folder / f"{name}.py").write_text("GPUS = 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finder = framework_patches._PatchingFinder(
+        {"copied_binding": lambda module: vars(module).update(GPUS=8)}
+    )
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    found = [
+        importlib.import_module(f"carrier.third_party.{name}").GPUS
+        for name in ("copied_binding", "other_binding")
+    ]
+    assert found == [8, 0]
