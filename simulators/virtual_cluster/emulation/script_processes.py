@@ -278,8 +278,8 @@ def install_spawn(state: RankState) -> None:
 
 
 def launch_patches(state: RankState) -> dict[str, Any]:
-    """``torchrun``, what calls it (Accelerate, notebooks) and ``deepspeed`` run the traced rank,
-    in place of the processes that they would start."""
+    """``torchrun``, what calls it (Accelerate, notebooks), ``deepspeed`` and ``composer`` run the
+    traced rank, in place of the processes that they would start."""
 
     from torch.distributed.elastic.utils import macros
 
@@ -311,8 +311,20 @@ def launch_patches(state: RankState) -> dict[str, Any]:
 
         module.main = main
 
+    def patch_composer(module: Any) -> None:
+        def main() -> None:
+            asked = module._parse_args()
+            set_environment(state.world_size, state.rank, state.local_world_size)
+            os.environ["NODE_RANK"] = str(state.rank // state.local_world_size)
+            module_option = ("-m",) if asked.module_mode else ()
+            words = map(os.path.expandvars, map(os.path.expanduser, asked.training_script_args))
+            run_main([*module_option, asked.training_script, *words])
+
+        module.main = main
+
     return {
         "torch.distributed.launcher.api": patch,
+        "composer.cli.launcher": patch_composer,
         "deepspeed.launcher.runner": patch_deepspeed,
     }
 

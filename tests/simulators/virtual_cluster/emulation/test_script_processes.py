@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -346,3 +352,24 @@ def test_only_programs_that_are_no_python_are_waited_for(
     (tmp_path / "train").write_text(first)
     assert waits_for_program([str(tmp_path / "train")]) is waits
     assert not waits_for_program(["-m", "train"])
+
+
+def test_composer_runs_its_script_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainscout.simulators.virtual_cluster.emulation.script_processes import launch_patches
+
+    monkeypatch.setattr(os, "environ", {**os.environ, "WHERE": "here"})
+    for name in ("argv", "path"):
+        monkeypatch.setattr(sys, name, list(getattr(sys, name)))
+    script = tmp_path / "train.py"
+    script.write_text("import os, sys\nprint(sys.argv[1:], os.environ['NODE_RANK'])\n")
+    asked = SimpleNamespace(
+        module_mode=False, training_script=str(script), training_script_args=["folder=$WHERE"]
+    )
+    module = SimpleNamespace(_parse_args=lambda: asked)
+    state: Any = SimpleNamespace(world_size=16, rank=9, local_world_size=8)
+    launch_patches(state)["composer.cli.launcher"](module)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        module.main()
+    assert said.getvalue() == "['folder=here'] 1\n"
