@@ -28,6 +28,7 @@ from .shard import Shard
 
 _COUNTS = "share_counts"
 _WEIGHTS = "dispatch_weights"
+UNWEIGHED = "unweighed_activation"
 
 
 # Kernels of an expert in Transformers' loop. Recorded with PyTorch 2.13, one more expert is 12
@@ -275,12 +276,13 @@ def _weighs_wide(shard: Shard) -> bool:
 
 def _weighed(shard: Shard, sent: int, activations: int) -> list[Alloc]:
     """What the router's weights multiply: an expert's output or, between its layers, what the
-    activation makes. Megatron-Core fuses that with gated activations alone (``TEGroupedMLP``)."""
+    activation makes. Megatron-Core fuses that with gated activations (``TEGroupedMLP``) and with
+    the squared ReLU of hybrids, whose recipes ask for it (``use_fused_weighted_squared_relu``)."""
     if shard.written_dispatch or shard.fusion != "fused":
         return [_output(shard, sent)]
-    if shard.model.gated_mlp or shard.fused_experts:
+    if shard.model.gated_mlp or shard.fused_experts or not shard.model.is_plain:
         return []
-    return [Alloc("unweighed_activation", activations)]
+    return [Alloc(UNWEIGHED, activations)]
 
 
 def _output(shard: Shard, sent: int) -> Alloc:

@@ -20,7 +20,7 @@ from typing import TypeGuard
 from .adapters import copies_attention_output
 from .elementwise import CLAMPED
 from .ir import Alloc, Attention, Collective, Gemm, HostSync, Op, SendRecv, Streaming
-from .moe import exchanged_bytes
+from .moe import UNWEIGHED, exchanged_bytes
 from .part import ATTENTION_RESIDUAL, MIXER_IN, Part, until_needed
 from .shard import Shard
 
@@ -90,7 +90,7 @@ def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:
             for op in part.forward
             if isinstance(op, Streaming | HostSync) and op.name.startswith("expert_activation")
         )
-        dropped = ["expert_activation", CLAMPED]
+        dropped = ["expert_activation", UNWEIGHED, CLAMPED]
         return _drop(part, dropped, again) if again else part
     return part
 

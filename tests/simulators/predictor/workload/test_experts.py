@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulators.jobs import MOE, make_job
 from trainscout.simulators.predictor.question.layers import EXPERT_LAYER
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Block,
@@ -22,7 +23,7 @@ from trainscout.simulators.predictor.workload.ir import (
 )
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.megatron import paired
-from trainscout.simulators.predictor.workload.moe import _experts, is_exchange
+from trainscout.simulators.predictor.workload.moe import UNWEIGHED, is_exchange
 from trainscout.simulators.predictor.workload.shard import Shard
 
 from .blocks import flops, wire_bytes
@@ -307,11 +308,16 @@ def test_an_expert_a_rank_has_nothing_to_sort() -> None:
     assert not [op for op in forward.ops if isinstance(op, Streaming) and "sort" in op.name]
 
 
-@pytest.mark.parametrize("gated", [True, False])
-def test_plain_activations_are_kept_before_they_are_weighed(gated: bool) -> None:
-    job = make_job(MOE)
-    shard = Shard.of(replace(job, model=replace(job.model, gated_mlp=gated)))
-    kept = _experts(shard).saved
-    activation = [op.bytes for op in kept if op.tag == "expert_activation"]
-    weighed = [op.bytes for op in kept if op.tag == "unweighed_activation"]
-    assert weighed == ([] if gated else activation)
+def test_plain_activations_are_kept_before_they_are_weighed() -> None:
+    def kept(model: Model, recompute: str = "none", modules: str = "") -> list[int]:
+        forward, _ = layer_blocks(Shard.of(make_job(model)), EXPERT_LAYER, recompute, modules)
+        names = ("expert_activation", UNWEIGHED)
+        return [op.bytes for op in forward.ops if isinstance(op, Alloc) and op.tag in names]
+
+    plain = replace(MOE, gated_mlp=False)
+    (one,) = kept(MOE)
+    assert kept(plain) == [one, one]
+    # The squared ReLU of hybrids and the weights are one kernel; both run again with moe_act.
+    hybrid = replace(plain, layers=f"{plain.num_layers}*none/moe")
+    assert kept(hybrid) == [one]
+    assert kept(plain, "selective", "moe_act") == []
