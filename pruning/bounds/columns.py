@@ -82,7 +82,7 @@ class Columns:
     def __init__(self, bounds: Bounds, table: RecipeTable) -> None:
         self.bounds, self.table = bounds, table
         self.framework = bounds.job(table[0]).framework
-        sharded = table.numbers("zero_stage") * self.framework.copies_in_passes
+        sharded = table.numbers("zero_stage") * self.framework.shards_in_passes
         alike = 0 if self.framework.autocast else 1
         self.copied = np.where(sharded > alike, sharded, 0).astype(np.int64)
         self.passes = table.distinct(PASS_FIELDS, (self.copied,))

@@ -101,8 +101,8 @@ class Bounds:
 
     def passes_read(self, framework: Framework) -> set[str]:
         """The fields that ``passes`` reads of recipes under a framework."""
-        # What copies or casts parameters or gradients does so within passes.
-        sharding = ("zero_stage",) if framework.copies_in_passes else ()
+        # What copies or casts parameters or gradients does so within passes, where hooks run, too.
+        sharding = ("zero_stage",) if framework.shards_in_passes else ()
         return {*PASS_FIELDS, *sharding, *(() if self._calibration is None else RECIPE_TRAITS)}
 
     def _calibrated(self, step_time_s: Floats, table: RecipeTable) -> Floats:

@@ -393,10 +393,10 @@ class Framework:
         return self.accumulate_grads_fp32 or self.reduce_grads_fp32
 
     @property
-    def copies_in_passes(self) -> bool:
+    def shards_in_passes(self) -> bool:
         """Whether what passes do depends on how far replicas are sharded."""
         copies = self.copies_gathered or self.torch_wrappers or self.flattens_gradients
-        return copies or self.autocast
+        return copies or self.autocast or self.host_unit_s > 0
 
     @property
     def aligns_vocabulary(self) -> bool:

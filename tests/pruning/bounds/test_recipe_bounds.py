@@ -127,6 +127,15 @@ def test_bounds_of_a_table_follow_what_recipes_differ_in():
     assert longer[0] > 1 > longer[-1]
 
 
+def test_bounds_of_a_table_know_which_recipes_have_hooks_on_layers():
+    job = make_job(LLAMA, batch=64, training={"host_unit_s": 1e-2})
+    recipes = [replace(job.recipe, zero_stage=stage) for stage in (3, 2, 1, 0)]
+    found = Bounds(lambda recipe: replace(job, recipe=recipe))(RecipeTable.of(recipes))
+    for recipe, bound_s in zip(recipes, found.step_time_s, strict=True):
+        step_time_s = ReplaySimulator().without_error_bar(replace(job, recipe=recipe)).step_time_s
+        assert 0.9 * step_time_s < bound_s <= step_time_s
+
+
 SLOW = tuple(
     MeasuredCollective(kind, nodes, 2**30, 60 / nodes, 200 / nodes, 10 / nodes)
     for kind in ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
