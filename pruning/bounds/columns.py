@@ -86,7 +86,6 @@ class Columns:
         alike = 0 if self.framework.autocast else 1
         self.copied = np.where(sharded > alike, sharded, 0).astype(np.int64)
         self.passes = table.distinct(PASS_FIELDS, (self.copied,))
-        self.ends = table.distinct(END_FIELDS)
         self.unique = table.take(self.passes.first)
         # How far apart stages lie, where not as far as there are stages.
         close = self.unique.numbers("use_tp_pp_dp_mapping") == 1
@@ -101,6 +100,10 @@ class Columns:
             self.unique, "micro_batches", _MICRO_BATCH_FIELDS, lambda job: job.num_micro_batches
         )
         self.micro_batches = np.array(counts, dtype=np.int64)[count_of]
+        # Gradients of one micro-batch come with its backward pass.
+        comes = self.framework.torch_wrappers or self.framework.flattens_gradients
+        self.lone = (comes & (self.micro_batches == 1)).astype(np.int64)[self.passes.of]
+        self.ends = table.distinct(END_FIELDS, (self.lone,))
         self.slot_rows, self.slot_keys = self.block_combinations(_BLOCK_FIELDS)
         self.slots_of = self.slot_rows.of
         self.slots = [
@@ -342,7 +345,7 @@ class Columns:
         columns = np.zeros((len(self.ends.first), MOST_STAGES, len(names)))
         keys = self.table.values(reads, self.ends.first)
         for index, (row, key) in enumerate(zip(self.ends.first.tolist(), keys, strict=True)):
-            stages = self.bounds.once(what, key, partial(make, row))
+            stages = self.bounds.once(what, (*key, int(self.lone[row])), partial(make, row))
             columns[index, : len(stages)] = [read(stage) for stage in stages]
         return dict(zip(names, np.moveaxis(columns, 2, 0), strict=True))
 

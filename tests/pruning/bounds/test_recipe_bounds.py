@@ -127,6 +127,17 @@ def test_bounds_of_a_table_follow_what_recipes_differ_in():
     assert longer[0] > 1 > longer[-1]
 
 
+@pytest.mark.parametrize("software", ["torch_wrappers", "flattens_gradients"])
+def test_bounds_of_a_table_know_whose_gradients_come_with_the_backward_pass(software):
+    facts = {software: True, "accumulate_grads_fp32": False, "fused_wgrad": False}
+    job = make_job(replace(LLAMA, vocab_size=65536), batch=64, zero_stage=1, training=facts)
+    recipes = [replace(job.recipe, micro_batch=size) for size in (1, 8)]
+    found = Bounds(lambda recipe: replace(job, recipe=recipe))(RecipeTable.of(recipes))
+    for recipe, bound_bytes in zip(recipes, found.memory_bytes, strict=True):
+        memory = ReplaySimulator().without_error_bar(replace(job, recipe=recipe)).memory
+        assert bound_bytes <= memory.peak_reserved_bytes
+
+
 def test_bounds_of_a_table_know_which_recipes_have_hooks_on_layers():
     job = make_job(LLAMA, batch=64, training={"host_unit_s": 1e-2})
     recipes = [replace(job.recipe, zero_stage=stage) for stage in (3, 2, 1, 0)]
