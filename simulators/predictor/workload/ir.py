@@ -270,9 +270,9 @@ class Block:
 
     ``peak_bytes`` is the most the block holds at any time beyond what is live before it,
     its own ``Alloc`` included. ``forward_ops`` of the operations are issued by forward passes,
-    recomputed ones included, the others by autograd. It is a ``unit`` if its
-    parameters are gathered for it; Python goes through the parameters of ``listed`` layers one by
-    one. Equality is by content: ``digest`` names it.
+    recomputed ones included, the others by autograd. It is a ``unit`` if hooks
+    of what shards its parameters run with it; Python goes through the parameters of ``listed``
+    layers one by one. Equality is by content: ``digest`` names it.
     """
 
     name: str

@@ -84,6 +84,7 @@ class LayerSpec:
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     fused_router: bool
+    fused_rope: bool
     fused_loss: bool
     architecture: str
     compute_capability: float
@@ -279,6 +280,7 @@ def _spec(job: Job, kind: str) -> LayerSpec:
         fused_wgrad=framework.fused_wgrad,
         accumulate_grads_fp32=framework.accumulate_grads_fp32,
         fused_router=framework.fused_router,
+        fused_rope=framework.fused_rope,
         fused_loss=framework.cross_entropy == "in_place",
         architecture=job.gpu.architecture.name,
         compute_capability=job.gpu.compute_capability,

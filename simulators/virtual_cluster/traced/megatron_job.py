@@ -111,7 +111,7 @@ def transformer_config(spec: LayerSpec, **overrides: Any) -> TransformerConfig:
 def _rotates_fused(spec: LayerSpec) -> bool:
     """Whether Transformer Engine's kernel applies rotary positions (Megatron-LM's default)."""
     rotates = spec.model.position == "rope" and spec.model.mla is None
-    return rotates and spec.implementation == TRANSFORMER_ENGINE
+    return rotates and spec.fused_rope and spec.implementation == TRANSFORMER_ENGINE
 
 
 def _shape(model: Model) -> dict[str, Any]:

@@ -53,6 +53,13 @@ def test_modules_of_experts_are_no_business_of_other_layers() -> None:
     assert [spec.recompute for spec in only[1:-1]] == ["none"] * 3 + ["selective"]
 
 
+@pytest.mark.parametrize("name", ["fused_router", "fused_rope"])
+def test_what_a_framework_fuses_is_in_the_spec(name: str) -> None:
+    for fused in (True, False):
+        found = layer_specs_of(make_job(LLAMA, training={name: fused}))
+        assert [getattr(spec, name) for spec in found] == [fused] * len(found)
+
+
 def test_layers_that_a_chunk_leaves_plain_are_traced_too() -> None:
     job = make_job(TINY, pp=2, recompute="full", recompute_layers=2)
     assert [(p.kind, p.recompute) for p in layer_specs_of(job)] == [
