@@ -194,13 +194,7 @@ class _Sieve:
         self.standing, self.as_union = standing, as_union
         self.bounding, self.known, self.left_out = bounding, known, left_out
         self.job_of = space.question.job
-        name = space.constants.get("framework")
-        framework = next(
-            (each for each in space.question.framework.offered if each.name == name),
-            space.question.framework,
-        )
-        fields = bounding.of_recipes.passes_read(framework)
-        self.walk = leading(space, {*fields, "tp", "pp", "cp"})
+        self.walk = leading(space, {*bounding.of_recipes.passes_read(), "tp", "pp", "cp"})
         self.unknown = self.walk.open_fields
         self.deciding = self.names_that_decide()
         self.completed: dict[tuple[Any, ...], _Completed] = {}

@@ -82,10 +82,7 @@ class Columns:
     def __init__(self, bounds: Bounds, table: RecipeTable) -> None:
         self.bounds, self.table = bounds, table
         self.framework = bounds.job(table[0]).framework
-        sharded = table.numbers("zero_stage") * self.framework.shards_in_passes
-        alike = 0 if self.framework.autocast else 1
-        self.copied = np.where(sharded > alike, sharded, 0).astype(np.int64)
-        self.passes = table.distinct(PASS_FIELDS, (self.copied,))
+        self.passes = table.distinct(PASS_FIELDS)
         self.unique = table.take(self.passes.first)
         # How far apart stages lie, where not as far as there are stages.
         close = self.unique.numbers("use_tp_pp_dp_mapping") == 1
@@ -142,7 +139,7 @@ class Columns:
         some = (self.unique.numbers("recompute_layers") >= 0).astype(np.int64)
         some |= self.unique.numbers("recompute_taper") > 0
         lone = ((self.micro_batches == 1) & self.framework.torch_wrappers).astype(np.int64)
-        extra = (single, some, lone, self.copied[self.passes.first])
+        extra = (single, some, lone)
         found = self.unique.distinct(names, extra)
         return found, [
             key + tuple(int(each[row]) for each in extra)

@@ -12,7 +12,6 @@ from trainscout.pruning.bounds.columns import PASS_FIELDS, ROUNDING, Columns, Fl
 from trainscout.pruning.bounds.step_end import EndPricer
 from trainscout.pruning.launchable import JobOf
 from trainscout.pruning.recipe_table import Column, RecipeTable
-from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
@@ -99,11 +98,9 @@ class Bounds:
             step_time_s[rows] = each.passes_end_s() * (1 - ROUNDING)
         return self._calibrated(step_time_s, table)
 
-    def passes_read(self, framework: Framework) -> set[str]:
-        """The fields that ``passes`` reads of recipes under a framework."""
-        # What copies or casts parameters or gradients does so within passes, where hooks run, too.
-        sharding = ("zero_stage",) if framework.shards_in_passes else ()
-        return {*PASS_FIELDS, *sharding, *(() if self._calibration is None else RECIPE_TRAITS)}
+    def passes_read(self) -> set[str]:
+        """The fields that ``passes`` reads of recipes."""
+        return {*PASS_FIELDS, *(() if self._calibration is None else RECIPE_TRAITS)}
 
     def _calibrated(self, step_time_s: Floats, table: RecipeTable) -> Floats:
         """What a calibration makes of whole steps: the same for recipes of the same traits."""

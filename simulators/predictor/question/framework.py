@@ -393,12 +393,6 @@ class Framework:
         return self.accumulate_grads_fp32 or self.reduce_grads_fp32
 
     @property
-    def shards_in_passes(self) -> bool:
-        """Whether what passes do depends on how far replicas are sharded."""
-        copies = self.copies_gathered or self.torch_wrappers or self.flattens_gradients
-        return copies or self.autocast or self.host_unit_s > 0
-
-    @property
     def aligns_vocabulary(self) -> bool:
         """Whether products with the vocabulary have aligned rows."""
         return self.pads_vocabulary or self.fusion == "compiled"

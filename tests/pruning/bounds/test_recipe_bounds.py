@@ -138,8 +138,10 @@ def test_bounds_of_a_table_know_whose_gradients_come_with_the_backward_pass(soft
         assert bound_bytes <= memory.peak_reserved_bytes
 
 
-def test_bounds_of_a_table_know_which_recipes_have_hooks_on_layers():
-    job = make_job(LLAMA, batch=64, training={"host_unit_s": 1e-2})
+@pytest.mark.parametrize("facts", [{"host_unit_s": 1e-2}, {"precision": "fp8_current"}])
+def test_bounds_of_a_table_know_what_passes_do_for_what_is_sharded(facts):
+    """Hooks on layers from ZeRO 2 on, weights quantised in every pass under ZeRO 3."""
+    job = make_job(LLAMA, batch=64, training=facts)
     recipes = [replace(job.recipe, zero_stage=stage) for stage in (3, 2, 1, 0)]
     found = Bounds(lambda recipe: replace(job, recipe=recipe))(RecipeTable.of(recipes))
     for recipe, bound_s in zip(recipes, found.step_time_s, strict=True):

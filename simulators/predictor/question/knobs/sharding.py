@@ -33,7 +33,8 @@ class Sharding:
     zero_stage: int = knob(
         1,
         "zero{}",
-        (STEP_END,),
+        # Weights are quantised or cast, gradients copied, and hooks run, with passes.
+        (LAYER_BLOCKS, STEP_END),
         choices=(0, 1, 2, 3),
         always=True,
         topic="sharding",
