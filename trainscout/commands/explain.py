@@ -87,6 +87,9 @@ def best_of_space(plan: ExplanationPlan) -> Compared | None:
             plan.question, plan.space_spec, objective, plan.options, plan.simulator, serial
         )
     )
+    if result.stopped == "interrupted":
+        # What was found so far is no best to compare with.
+        raise KeyboardInterrupt
     if not result.best:
         return None
     return Compared("best", f"best of space {plan.space.name}", result.best[0].recipe)

@@ -187,11 +187,13 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
     place = next((each for each in places if each.inside), places[0])
     job = question.job(place.recipe)
     here = get_simulator(_SIMULATOR).simulate(job) if place.inside else None
-    found = run_search(asked)
+    found = _whole(run_search(asked))
     numerics, declared_s = DECLARED, None
     less = _in_fewer_bits(ran, job)
     if less and _lags(found, published.best.measured_s):
-        again = run_search(dataclasses.replace(asked, space=_allowing(space, less, question)))
+        again = _whole(
+            run_search(dataclasses.replace(asked, space=_allowing(space, less, question)))
+        )
         if _faster(again, found):
             numerics = " and ".join(_LESS[name] for name in less)
             declared_s = _step_s(found.best[0]) if found.best else None
@@ -216,6 +218,13 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
         "simulated": len(found.trials),
         "proved": found.certificate is not None and found.certificate.proved,
     }
+
+
+def _whole(found: SearchResult) -> SearchResult:
+    """A search that ended by itself: what one found until Ctrl-C answers no question."""
+    if found.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return found
 
 
 def _tight(found: SearchResult) -> dict[str, float]:

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from tests.simulators.jobs import LLAMA, make_job
+from trainscout.optimizer.trial import SearchResult
 from trainscout.simulators.laboratory.searched import answer as module
 from trainscout.simulators.laboratory.searched.answer import search_settings
 from trainscout.simulators.predictor.question.question import Question
@@ -30,3 +31,10 @@ def test_a_run_is_held_to_its_recipe_in_the_bits_that_it_had():
     here = dataclasses.replace(ran, recipe=dataclasses.replace(ran.recipe, fp8_output_proj=False))
     assert module._in_fewer_bits(ran, here) == {"fp8_output_proj": True}
     assert module._in_fewer_bits(here, here) == {}
+
+
+def test_what_was_found_until_ctrl_c_answers_no_question():
+    done = SearchResult((), (), (), ("step_time",), "proved", 1.0, 1)
+    assert module._whole(done) is done
+    with pytest.raises(KeyboardInterrupt):
+        module._whole(dataclasses.replace(done, stopped="interrupted"))
