@@ -10,6 +10,13 @@ from typing import Any, NoReturn
 import torch
 
 
+class NVMLError(Exception):
+    """What the binding raises, where it is not installed and a stand-in takes its place."""
+
+    def __str__(self) -> str:
+        return "Not Supported"
+
+
 def show_virtual_gpus(module: ModuleType) -> None:
     """The binding's functions that scripts log; a handle is the GPU's index in its node.
 
@@ -53,3 +60,14 @@ def show_virtual_gpus(module: ModuleType) -> None:
     }
     for name, function in functions.items():
         setattr(module, name, function)
+    if hasattr(module, "NVMLError"):
+        return
+
+    def other(name: str) -> Callable[..., NoReturn]:
+        if name.startswith("nvml"):
+            return unsupported
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+    stand_in = {"NVMLError": NVMLError, "NVML_ERROR_NOT_SUPPORTED": 3, "__getattr__": other}
+    for name, value in stand_in.items():
+        setattr(module, name, value)
