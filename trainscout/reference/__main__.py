@@ -28,11 +28,11 @@ from trainscout.simulators.predictor.question.errors import InputError
 
 # What a file says beside values: its name, and sources of figures, one click away.
 _NO_VALUES = ("name", "defaults", "source", "sources")
-# Of files of many fields, which what they are sums up, the few that are shown.
-_LONG: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("model", "architecture", "framework", "space"), ()),
+# The values that are shown, of groups that users ask for them; what others are sums them up.
+_SHOWN: dict[str, tuple[str, ...] | None] = {
     "gpu": ("price_usd_per_hour",),
     "cluster": ("nvlink_domain", "nvswitch", "cpu", "nccl_version"),
+    **dict.fromkeys(("training", "sweep", "goodput")),  # all
 }
 
 
@@ -61,11 +61,14 @@ def _group(group: str, title: str, catalogue: Catalogue) -> str:
 def _flat(group: str, choice: str, catalogue: Catalogue) -> dict[str, str]:
     """Values of a file by name, with what is inside a group named after it."""
     flat: dict[str, str] = {}
+    if group not in _SHOWN:
+        return flat
+    shown = _SHOWN[group]
     content: dict[str, Any] = read_yaml(DECLARATIONS / group / f"{choice}.yaml") or {}
     if group == "gpu":
         content = catalogue.contents(group)[choice]
     for key, value in content.items():
-        if key in _NO_VALUES or key not in _LONG.get(group, (key,)):
+        if key in _NO_VALUES or key not in (shown or (key,)):
             continue
         inside = value.items() if isinstance(value, dict) else ()
         flat |= {f"{key}.{name}": as_written(part) for name, part in inside}

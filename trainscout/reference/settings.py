@@ -23,13 +23,14 @@ from trainscout.simulators.predictor.question.model import Model
 _UNITS = {
     "_bytes_per_s": "bytes/s",
     "_usd_per_hour": "$ an hour",
+    "_usd_per_gbps": "$ per Gb/s",
     "_bytes": "bytes",
     "_gbps": "Gb/s",
     "_hours": "hours",
     "_flops": "FLOP/s",
     "_s": "s",
 }
-_KINDS = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}
+_KINDS = {int: "integer", float: "number", bool: "boolean", str: "text"}
 _PROBES: dict[Any, Any] = {int: -1, float: -1.0, str: "?"}
 
 Check = Callable[[Any], object]
@@ -59,7 +60,7 @@ def settings(prefix: str, value: Any, check: Check) -> list[Setting]:
     return [
         Setting(
             f"{prefix}.{field.name}",
-            _values(field.name, hints[field.name], _allowed(value, field.name, hints, check)),
+            _values(field, hints[field.name], _allowed(value, field.name, hints, check)),
             default_text(field),
             docs.get(field.name, ""),
         )
@@ -108,8 +109,8 @@ def _allowed(value: Any, name: str, hints: dict[str, Any], check: Check) -> str 
     return None
 
 
-def _values(name: str, hint: Any, allowed: str | None) -> str:
-    bare = _bare(hint)
+def _values(field: dataclasses.Field[Any], hint: Any, allowed: str | None) -> str:
+    name, bare = field.name, _bare(hint)
     if bare is Model:
         return "what [`model`](choices.md) can be"
     if bare in NAMED:
@@ -127,7 +128,8 @@ def _values(name: str, hint: Any, allowed: str | None) -> str:
         kind = f"{kind} {allowed}"
     unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), None)
     text = kind if unit is None else f"{kind}, {unit}"
-    return text if bare is hint else f"{text}, or `null`"
+    # A default of null says itself that null is allowed.
+    return text if bare is hint or field.default is None else f"{text}, or `null`"
 
 
 def _kind(hint: Any) -> str:

@@ -59,17 +59,15 @@ class Framework:
     """Alternatives that are the same with fewer of their switches set to what is never slower or
     larger: a search of both leaves them out."""
     lacks: tuple[str, ...] = ()
-    """What of models and precisions it does not have: ``experts``, ``latent_attention``,
-    ``multi_token_prediction``, ``fp8``, ``quantised_weights`` (frozen, beside adapters),
-    ``several_packs`` (of ``training.packed_lengths``) in a micro-batch."""
+    """What of models and precisions it does not have; ``quantised_weights``: frozen ones beside
+    adapters; ``several_packs`` of ``training.packed_lengths`` in a micro-batch."""
     schedules: tuple[str, ...] = (*SCHEDULES, OWN)
     """The pipeline schedules that it has; ``csv``: those of files."""
     attention: str = "flash"
     """``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2 on Ampere,
-    cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on any GPU,
-    ``flash1`` the first FlashAttention (2022 to mid 2023), ``flash1_triton`` its Triton version,
-    ``unfused`` writes the scores to memory (everything before 2022, and what a GPU too old for the
-    kernel declared here runs: ``Job.attention``)."""
+    cuDNN or FlashAttention-3 from Hopper on), ``flash2`` FlashAttention-2 on any GPU, ``flash1``
+    the first (2022 to mid 2023), ``flash1_triton`` its Triton version; ``unfused`` writes the
+    scores to memory, as does a GPU too old for the kernel declared here (``Job.attention``)."""
     fusion: str = "fused"
     """Memory-bound operations run as hand-fused kernels (``fused``), as what a compiler makes of
     each region (``compiled``), or one kernel per written operation (``eager``)."""
@@ -84,9 +82,9 @@ class Framework:
     that are no multiple of 8 leave them to the units of fp32 (cuBLAS until CUDA 11.6)."""
     rope: str = "halves"
     """Rotary positions turn ``halves`` of heads, or ``pairs`` of neighbours in fp32 (torchtune),
-    in one kernel unless ``fusion`` is ``eager``; are ``complex`` products, which no compiler
-    fuses, or written out beside hand-made kernels (Megatron-LM before late 2023); or are
-    FlashAttention's kernel, for which keys are ``packed`` with values (nanotron)."""
+    in one kernel unless ``fusion`` is ``eager``; are ``complex`` products, which no compiler fuses
+    (Megatron-LM before late 2023 writes them out, too); or are FlashAttention's kernel, for which
+    keys are ``packed`` with values (nanotron)."""
     repeats_kv: bool = False
     """Grouped keys and values are written out for every query head before attention, and exchanged
     so under context parallelism."""
@@ -97,8 +95,8 @@ class Framework:
     (without, they have one each, though queries, keys and values share theirs)."""
     inputs_apart: bool = False
     """Under tensor parallelism each of those layers gathers its input and reduces its gradient by
-    itself (a ``ColwiseParallel`` of its own for each, PaddlePaddle's ``ColumnParallelLinear``).
-    A compiler makes one of gathers that are the same."""
+    itself (``ColwiseParallel`` for each, PaddlePaddle's ``ColumnParallelLinear``); a compiler
+    merges equal gathers."""
     whole_embedding: bool = False
     """Every tensor-parallel rank holds the whole embedding and looks all tokens up (plans that
     leave it out)."""
@@ -118,8 +116,8 @@ class Framework:
     nanotron's ``tp_recompute_allgather``)."""
     pads_vocabulary: bool = True
     """The vocabulary is padded to a multiple of ``model.vocab_multiple`` and the tensor-parallel
-    degree (Megatron-LM; TorchInductor pads what it multiplies); without, of that degree alone, and
-    products with it are as slow as ``misaligned_factors`` says."""
+    degree (Megatron-LM, TorchInductor); without, of that degree alone, and products with it are as
+    slow as ``misaligned_factors`` says."""
     writes_gelu: bool = False
     """GeLU of models with learned positions is eight operations, of which three keep a tensor for
     the backward pass (``gelu_new`` of Transformers' GPT-2)."""
@@ -134,10 +132,10 @@ class Framework:
     accumulate_grads_fp32: bool = True
     """Gradients are kept in fp32."""
     autocast: bool = False
-    """In 16 bits, weights that no replica shards are kept in fp32, and cast for each micro-batch
-    where they are multiplied (``torch.autocast``): they are the optimizer's own, their gradients
-    are cast back, and the residual stream, norms and the loss are fp32. Frozen weights, ZeRO and
-    pipelines have 16-bit ones."""
+    """``torch.autocast`` in 16 bits: weights that no replica shards are the optimizer's fp32 ones,
+    cast for each micro-batch where they are multiplied; their gradients are cast back, and the
+    residual stream, norms and the loss are fp32. Frozen weights, ZeRO and pipelines have 16-bit
+    ones."""
     fp32_adapters: bool = False
     """Adapters that no ZeRO shards are in fp32 beside 16-bit weights, cast for each product, and
     their input is cast to fp32 and back (PEFT since 0.12 under ``autocast``)."""
@@ -165,15 +163,15 @@ class Framework:
     """Moments kept in 16 bits are all copied to fp32 to be updated, the dense weights' at once and
     the experts' at once (Transformer Engine's ``FusedAdam``)."""
     cross_entropy: str = "fp32"
-    """The loss overwrites its 16-bit logits with their gradient (``in_place``), does so for some
-    tokens after others, whose logits are made then (``pieces``: Liger's), reads them and writes a
-    gradient (``compiled``), keeps an fp32 softmax made in place of the logits' fp32 copy
-    (``fp32``), or beside that copy (``copies``), or runs as PyTorch's loss, each step a tensor, on
-    an fp32 copy (``eager``), on a second one without each sequence's last token (``shifted``), or
-    on logits as they are, which the loop holds on to (``uncast``)."""
+    """What the loss makes of 16-bit logits: overwrites them with their gradient (``in_place``), so
+    for some tokens after others, whose logits are made then (``pieces``: Liger's), writes a
+    gradient beside (``compiled``), keeps an fp32 softmax in place of an fp32 copy (``fp32``) or
+    beside it (``copies``), or runs as PyTorch's, each step a tensor: on an fp32 copy (``eager``),
+    on a second one without each sequence's last token (``shifted``), or on the logits as they are,
+    which the loop holds on to (``uncast``)."""
     gathers_logits: bool = False
-    """Tensor-parallel ranks gather the logits of the whole vocabulary and take the loss of all of
-    them (an output layer whose plan says ``Replicate``), instead of each of its part."""
+    """Tensor-parallel ranks gather the logits of the whole vocabulary and each takes the loss of
+    all of them (an output layer whose plan says ``Replicate``)."""
     logged_losses: int = 0
     """Losses computed once more from an fp32 copy of the logits of every micro-batch, to be logged
     (Composer's training metrics)."""
@@ -195,8 +193,8 @@ class Framework:
     # sequence parallelism (TorchTitan's plan), 0.16 and 0.11 without. Frameworks declare twice
     # their mean: profiled hosts of H100 and MI300X take 1.6 to 2.3 times as long for modules.
     host_tp_product_s: float = 0.0
-    """What DTensor takes the host for a product of tensor-parallel ranks and for what is around it
-    in its layer, forward or backward, in seconds; nothing where blocks are compiled."""
+    """What DTensor takes the host for a product of tensor-parallel ranks and what is around it in
+    its layer, in a pass, in seconds; nothing where blocks are compiled."""
     # Likewise: both FSDPs take a unit of nine parameters 0.34 to 0.36 ms forward and 0.41 to 0.43
     # backward; calls of NCCL come on top. DeepSpeed's hooks under ZeRO 3, on every module, take a
     # layer of Llama (0.19.8) 1.5 and 1.2 ms, and recomputed both in the backward pass. On
@@ -204,9 +202,8 @@ class Framework:
     # under ZeRO 1, 1.02 under 2 and 1.43 under 3; of six parameters, as Transformer Engine has,
     # 0.78 under 2 and 1.25 under 3 (megatron-core 0.16.1, CUDA's streams left out).
     host_unit_s: float = 0.0
-    """What FSDP takes the host for a unit in a pass, forward or backward, in seconds; DeepSpeed's
-    ZeRO 3 and Megatron-FSDP, which hook modules, for a layer in each pass, a recomputed one as
-    well."""
+    """What FSDP takes the host for a unit in a pass, in seconds; DeepSpeed's ZeRO 3 and Megatron-
+    FSDP, which hook modules, for a layer, in a recomputed pass as well."""
     # Beyond what plain PyTorch took the same core, least CPU time of 50 steps by turns, for nine
     # parameters: AdamW and clipping over FSDP2's DTensors 0.23 ms; DeepSpeed's (0.19.8) step 0.27
     # to 0.34, its hooks 0.48 under ZeRO 1, once a step, and 0.53 under ZeRO 2. Frameworks declare
@@ -236,14 +233,14 @@ class Framework:
     plain 1F1B's do."""
     overlap_tp_gradients: bool = True
     """In the backward pass of a column-parallel layer the input is gathered again beside the input
-    gradient's GEMM, and the input gradient summed or scattered beside the weight gradient's
-    (Megatron-LM from 2022) instead of alone."""
+    gradient's GEMM, and that gradient summed or scattered beside the weight gradient's (Megatron-
+    LM from 2022)."""
     fused_router: bool = False
-    """An expert layer's softmax, top-k, routing map and loss statistics are three kernels
-    (``moe-router-fusion``) instead of one for each step."""
+    """An expert layer's softmax, top-k, routing map and loss statistics are three kernels (``moe-
+    router-fusion``)."""
     fused_rope: bool = True
     """Rotary positions are one kernel each (``apply_rope_fusion``, experimental with latent
-    attention in Megatron-Core) instead of one for each operation."""
+    attention in Megatron-Core)."""
     rope_by_document: bool = False
     """Rotary positions that are not one kernel turn packed sequences one after another."""
     order_by_document: bool = False
@@ -251,30 +248,29 @@ class Framework:
     parts, whose bounds the host reads."""
     fused_experts: bool = False
     """In MXFP8, all experts of a rank run in one grouped kernel whose epilogue applies the
-    activation and quantises (cuDNN and CuTe DSL, 2026), instead of one product each."""
+    activation and quantises (cuDNN and CuTe DSL, 2026)."""
     fused_fp4_casts: bool = False
-    """In NVFP4, one kernel casts a tensor along both dimensions, transformed along one, instead of
-    one each (Transformer Engine since March 2026, ``nvte_quantize_with_hadamard_transform``)."""
+    """In NVFP4, one kernel casts a tensor along both dimensions, transformed along one
+    (Transformer Engine since March 2026, ``nvte_quantize_with_hadamard_transform``)."""
     loops_experts: bool = False
     """Experts are modules that run one after another in a Python loop, in which the host reads
     where each one's tokens are (Transformers before version 5)."""
     delta_rule: str = "fused"
     """A gated delta net's rule is a few kernels (``fused``: flash-linear-attention), or what
-    Transformers falls back to without them, fp32 operations in Python's loops over chunks and over
-    the rows of each (``rows``: until August 2026), or which solve a chunk at once (``solved``)."""
+    Transformers does without them, fp32 operations in Python's loops over chunks and each one's
+    rows (``rows``: until August 2026), or a chunk solved at once (``solved``)."""
     masked_dispatch: str = ""
-    """With experts padded to a capacity, tokens are sent to them and collected by products with
-    masks of every token and every place (GShard's einsums), over the tokens of one ``sequence``
-    (MaxText) or of a ``micro_batch`` (DeepSpeed); "": by kernels that move them."""
+    """With experts padded to a capacity, tokens are sent and collected by products with masks of
+    every token and place (GShard's einsums) of one ``sequence`` (MaxText) or ``micro_batch``
+    (DeepSpeed); "": by kernels that move them."""
     written_dispatch: str = ""
-    """Tokens are picked for experts by index, weighed and summed by PyTorch's operations, each a
-    kernel: in 16 bits (``half``: Transformers from version 5 on), summed by atomics (``atomic``:
-    Megatron-Core before version 0.11), or in ``fp32`` unless DeepEP exchanges them (TorchTitan);
-    "": by kernels that permute and weigh at once."""
+    """Tokens are picked for experts by index, weighed and summed by PyTorch's operations: in 16
+    bits (``half``: Transformers from version 5 on), summed by atomics (``atomic``: Megatron-Core
+    before 0.11), or in ``fp32`` unless DeepEP exchanges them (TorchTitan); "": by kernels that
+    permute and weigh at once."""
     gathers_for_experts: bool = False
     """Tensor-parallel ranks gather a layer's tokens before its router and scatter the sum after
-    its experts (TorchTitan): with ``etp`` each sends all of them to experts, instead of its own,
-    which experts' ranks gather."""
+    its experts (TorchTitan): with ``etp`` each sends all of them to experts."""
     reduce_grads_fp32: bool = False
     """16-bit gradients travel in fp32."""
     copies_gathered: bool = False
@@ -282,11 +278,11 @@ class Framework:
     (FSDP2, DeepSpeed's ``all_gather_coalesced``)."""
     quantises_each_pass: bool = False
     """In 8 bits, weights that a rank has in 16 are quantised in every forward pass (torchao's
-    float8, Transformer Engine's layers under FSDP1 and in JAX), instead of once a step into copies
-    that stay (Transformer Engine's under Megatron-Core)."""
+    float8, Transformer Engine under FSDP1 and in JAX), not once a step into copies that stay
+    (under Megatron-Core)."""
     fuses_casts: bool = False
     """8-bit operands whose scales are known beforehand (``fp8``) are written by the kernels that
-    make the tensors, instead of by kernels of their own."""
+    make the tensors."""
     fp8_param_gather: tuple[str, ...] = ()
     """Precisions of 8 and 4 bits in which parameters are kept and gathered as they are multiplied,
     where a recipe does not say (``recipe.fp8_param_gather``)."""
@@ -303,12 +299,12 @@ class Framework:
     is (the second FSDP's prefetch before PyTorch 2.10, pull request 164009)."""
     prefetches_backward: bool = True
     """What FSDP gathers again for a backward pass comes while the layer before runs; without, once
-    that one's gradients are reduced, and neither hides (NO_PREFETCH, as Transformers' Trainer
-    sets up the first FSDP unless told otherwise)."""
+    that one's gradients are reduced, and neither hides (NO_PREFETCH, the default of Transformers'
+    Trainer under the first FSDP)."""
     wraps_adapters: bool = False
-    """Adapters are units of the first FSDP (PEFT's ``fsdp_auto_wrap_policy``); gathers wait until
-    the last unit but one is freed (``_FreeEventQueue``), an adapter: layers' for backward passes
-    hide behind nothing, nor those for forward ones where a layer's last product has adapters."""
+    """Adapters are units of the first FSDP (PEFT's ``fsdp_auto_wrap_policy``). A gather waits
+    until the last unit but one, an adapter, is freed: layers' for backward passes hide behind
+    nothing, nor those for forward ones where a layer's last product has adapters."""
     waits_for_reductions: bool = False
     """Gradients that are sharded (ZeRO 2 and 3) are reduced with nothing beside them
     (PaddlePaddle's group-sharded stage 2 as it comes: ``sync_op``)."""
@@ -345,9 +341,9 @@ class Framework:
     """Adam updates in one pass over its states; without, in one for each of its operations
     (PyTorch's ``foreach`` implementation, its default)."""
     torch_wrappers: bool = False
-    """PyTorch's own wrappers keep replicas alike. DDP copies gradients into buckets and what was
-    reduced back; FSDP copies a unit's into one tensor of the type that they are reduced in, which
-    the first FSDP (without ``copies_gathered``) divides before that."""
+    """DDP copies gradients into buckets and what was reduced back; FSDP copies a unit's into one
+    tensor of the type that they are reduced in, which the first FSDP (without ``copies_gathered``)
+    divides before that."""
     megatron_fsdp: bool = False
     """Megatron-FSDP wraps the model under ZeRO 0 and 1, too (``--use-megatron-fsdp``)."""
     checks_gradients: bool = False
@@ -358,24 +354,23 @@ class Framework:
     DDP but for ``average_in_collective``)."""
     flattens_gradients: bool = False
     """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with;
-    ZeRO 1 and 2 gather as the last of a step (DeepSpeed's ``all_gather_dp_groups``, InternEvo's
-    ``broadcast_params``)."""
+    ZeRO 1 and 2 gather as the last of a step (DeepSpeed, InternEvo)."""
     gradient_bucket: str = "none"
     """When the flat buffer that gradients are copied into is there, whole whatever the model's
     size: until a backward pass ends, from its beginning (``backward``) or its first ``gradient``
     on, and always under ZeRO 3 (DeepSpeed's ``contiguous_gradients``)."""
     host_optimizer: str = "none"
     """How the host's CPU updates parameters whose optimizer states lie in its memory: tensor by
-    tensor, while gradients of others come and parameters of others go (``pipelined``:
-    Megatron-Core's hybrid optimizer, of the distributed optimizer only), or all at once, clipping
-    included, and back after that, gradients having left beside the backward pass from ZeRO 2 on
-    or where they are reduced beside it (``serial``: ZeRO-Offload, partly only under ZeRO 3)."""
+    tensor, beside the transfers of others (``pipelined``: Megatron-Core's hybrid optimizer, of the
+    distributed optimizer only), or all at once, clipping included, gradients having left beside
+    the backward pass from ZeRO 2 on or where they are reduced beside it (``serial``: ZeRO-Offload,
+    partly only under ZeRO 3)."""
     offloads_inputs: bool = False
     """Of layers that are recomputed their inputs can wait in the host's memory (Transformers'
     ``gradient_checkpointing_kwargs.offload``, Accelerate's for FSDP2)."""
     moments_8bit: str = "none"
-    """Of which weights Adam's moments can have 8 bits: ``all``, all but those of embeddings, which
-    Transformers' Trainer asks bitsandbytes to keep in fp32 (``layers``), or ``none``."""
+    """Which weights' moments Adam can keep in 8 bits: ``all``, all but embeddings' (``layers``:
+    Transformers' Trainer with bitsandbytes), or ``none``."""
 
     def __hash__(self) -> int:
         # Of its many fields, those that distinguish what goes by one name: what a recipe sets.

@@ -56,13 +56,12 @@ def test_every_setting_of_every_command_is_listed_and_explained(pages):
 def test_what_is_allowed_is_what_the_checks_allow(pages):
     listed = rows(pages["reference.md"])
     assert listed["recipe.recompute"][0] == "`none`, `selective`, `full`"
-    assert listed["recipe.tp"][0] == "whole number >= 1"
+    assert listed["recipe.tp"][0] == "integer >= 1"
     assert listed["recipe.zero_stage"][0] == "`0`, `1`, `2`, `3`"
-    assert listed["search.batch_size"][0] == "whole number >= 1"
-    assert listed["cluster.oversubscription"][:2] == [
-        "number >= 1 (2 counts half), or `null`",
-        "`null`",
-    ]
+    assert listed["search.batch_size"][0] == "integer >= 1"
+    assert listed["cluster.oversubscription"][:2] == ["number >= 1 (2 counts half)", "`null`"]
+    assert listed["search.n_trials"][:2] == ["integer >= 1, or `null`", "`600`"]
+    assert listed["recipe.sp"][0] == "boolean"
     assert "`hopper`" in listed["gpu.architecture"][0]
     assert listed["recipe.tp"][1] == f"`{Recipe().tp}`"
 

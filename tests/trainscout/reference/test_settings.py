@@ -31,11 +31,11 @@ def made():
 def test_ranges_and_choices_are_what_the_check_allows(rows):
     assert rows["oven.heat_s"].values == "number > 0, s"
     assert rows["oven.mode"].values == "`bottom`, `top`"
-    assert rows["oven.loaves"].values == "whole number >= 0, or `null`"
+    assert rows["oven.loaves"].values == "integer >= 0"
 
 
 def test_what_nothing_checks_is_its_type(rows):
-    assert rows["oven.trays"].values == "list of whole numbers"
+    assert rows["oven.trays"].values == "list of integers"
     assert rows["oven.labels"].values == "names to numbers"
 
 
