@@ -164,7 +164,7 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
         failed="".join(failed),
         without=", ".join(f"{why} ({number})" for why, number in without.items() if number > 9),
         passing=textwrap.fill(
-            ", ".join(f"{source} {number}" for source, number in passing.items() if number >= MANY),
+            ", ".join(f"{name} {number}" for name, number in passing.items() if number >= MANY),
             width=100,
             break_on_hyphens=False,
         ),
