@@ -44,7 +44,7 @@ class Standing:
         self._done += passes
         now_s = time.monotonic()
         eta_s = (now_s - self._sampled_s) / max(1, self._done) * (self._total - self._done)
-        eta_s = min(eta_s, self._started_s + self._within_s - now_s)
+        eta_s = max(0.0, min(eta_s, self._started_s + self._within_s - now_s))
         self._show(self._done, self._total, "groups of recipes sifted", eta_s)
 
     def _show(self, done: int, total: int | None, counted: str, eta_s: float | None) -> None:

@@ -2,6 +2,7 @@
 
 import signal
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from trainscout.optimizer.enumeration import blocks, leading
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.sifted import sifted_survey
+from trainscout.optimizer.sifting_progress import Standing, UnprovedError
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.union import compile_space
 from trainscout.simulators.predictor.question.errors import InputError
@@ -207,3 +209,11 @@ def test_a_space_without_a_launchable_recipe_is_refused_with_the_rules():
     ):
         with pytest.raises(InputError, match="degrees_divide_world rejects"):
             made(space)
+
+
+def test_a_late_search_has_no_time_left():
+    shown = []
+    late = Standing(SimpleNamespace(best=None), shown.append, -1.0, lambda: None)
+    with pytest.raises(UnprovedError):
+        late.sifted(1)
+    assert shown[-1].eta_s == 0
