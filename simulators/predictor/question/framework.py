@@ -139,6 +139,9 @@ class Framework:
     fp32_adapters: bool = False
     """Adapters that no ZeRO shards are in fp32 beside 16-bit weights, cast for each product, and
     their input is cast to fp32 and back (PEFT since 0.12 under ``autocast``)."""
+    dora_of_factors: bool = False
+    """DoRA multiplies its two factors, of each rank's share of a weight (Megatron-Bridge); PEFT
+    sends a unit matrix through them, and norms whole weights."""
     fp32_beside_packed: bool = False
     """Beside frozen weights in fewer bits all else is fp32, and with it what norms and products
     make, but not under ZeRO 3 (PEFT's ``prepare_model_for_kbit_training`` and ``autocast``)."""

@@ -193,8 +193,9 @@ def adapters(job: Job) -> Broken:
     lora, recipe = job.training.lora, job.recipe
     if lora is None:
         return None
-    if lora.dora and recipe.tp > 1:
-        return "tp", f"tp={recipe.tp}: training.lora.dora is of whole weights"
+    if lora.dora and recipe.tp > 1 and (lora.dropout or not job.framework.dora_of_factors):
+        where = "beside dropout" if lora.dropout else "but in Megatron-Bridge"
+        return "tp", f"tp={recipe.tp}: training.lora.dora is of whole weights {where}"
     if lora.rank % recipe.tp:
         return "tp", f"tp={recipe.tp} does not divide the rank {lora.rank} of training.lora"
     if "operations" in (recipe.recompute_modules or "").split("+"):

@@ -8,8 +8,10 @@ each rank then takes its tokens). Adapters compute in 16 bits, whatever their la
 that are kept in fp32 under autocast read a copy of their own (0.21: the input is cast to fp32,
 dropped there, and cast back), and casts of their factors.
 
-DoRA (Liu et al. 2024, eq. 5) is PEFT 0.21's, on one rank: ``y = m / |W + s B A| (W x + s B A x)``
-with a magnitude ``m`` and a norm a row of ``W``, taken anew in every pass and without gradients.
+DoRA (Liu et al. 2024, eq. 5) is ``y = m / |W + s B A| (W x + s B A x)`` with a magnitude ``m`` and
+a norm a row of ``W``, taken anew in every pass and without gradients: on one rank PEFT 0.21's, on
+several Megatron-Bridge's (``peft/dora_layers.py``), of each rank's share of ``W``, for which the
+factor that is cut otherwise is gathered.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ _TARGET = {
     **dict.fromkeys(("fc1", "shared_fc1", "expert_fc1"), "linear_fc1"),
     **dict.fromkeys(("fc2", "shared_fc2", "expert_fc2"), "linear_fc2"),
 }
+_ROWS = ("linear_proj", "linear_fc2")
+"""Row-parallel ones: each rank has all outputs."""
 _MARK, _NORM, _MULTIPLIED = "_lora_", "_dora_", "multiplied"
 
 
@@ -96,14 +100,18 @@ def adapter(
         backward += exchange("tokens", "all_gather", outputs) if shard.sp else []
     else:
         forward += exchange("gather", "all_gather", rank)
-    # Scaled, then added to what the layer made; the gradients of the shared input are added up.
-    added: list[Op] = [
-        Streaming(f"{own}add", "elementwise", 5 * tokens * outputs * size, launches=2)
-    ]
-    scaled: list[Op] = [Streaming(f"{own}scale_bwd", "elementwise", 2 * tokens * outputs * size)]
+    # Scaled, then added to what the layer made, of a row-parallel one a rank's own tokens under
+    # sequence parallelism; the gradients of the shared input are added up.
+    whole = (tokens // sharded if parallel == "row" and shard.sp else tokens) * outputs
+    added: list[Op] = [Streaming(f"{own}add", "elementwise", 5 * whole * size, launches=2)]
+    scaled: list[Op] = [Streaming(f"{own}scale_bwd", "elementwise", 2 * whole * size)]
     if shard.lora.dora:
+        if shard.dora_of_factors:
+            across = outputs if parallel == "row" else inputs
+            factor = [Collective(f"{own}factor", "all_gather", rank * across * size, "tp", dtype)]
+            forward += factor * (sharded > 1)
         forward += _norm(shard, name, inputs, outputs)
-        added, scaled = _by_magnitude(shard, name, tokens, inputs, outputs)
+        added, scaled = _by_magnitude(shard, name, tokens, inputs, outputs, whole)
     backward += scaled
     forward.append(Gemm(f"{own}out_fwd", tokens, made, rank, dtype))
     backward += [
@@ -134,6 +142,12 @@ def _norm(shard: Shard, name: str, inputs: int, outputs: int) -> list[Op]:
     own, rank, dtype = f"{name}{_NORM}", shard.lora.rank, shard.dtype
     size, wide, weights = shard.element_bytes, shard.magnitude_bytes, inputs * outputs
     casts = (wide + size) * (wide > size)
+    if shard.dora_of_factors:
+        # The scaled product is added to the weight, and the sum normed.
+        return [
+            Gemm(f"{own}{_MULTIPLIED}", inputs, outputs, rank, dtype),
+            Streaming(f"{own}rows", "elementwise", 4 * size * weights, launches=4),
+        ]
     unit, moved = inputs**2 * (wide + casts), weights * (6 * wide + 2 * casts)
     return [
         *unpacking(shard, name, 0, inputs, outputs)[1],
@@ -145,16 +159,19 @@ def _norm(shard: Shard, name: str, inputs: int, outputs: int) -> list[Op]:
 
 
 def _by_magnitude(
-    shard: Shard, name: str, tokens: int, inputs: int, outputs: int
+    shard: Shard, name: str, tokens: int, inputs: int, outputs: int, made: int
 ) -> tuple[list[Op], list[Op]]:
-    """What scales outputs and adds them up, and its gradients'. Beside dropout the weight is
-    multiplied by what was left of the input once more."""
+    """What scales the ``made`` outputs and adds them up, and its gradients'. Beside dropout the
+    weight is multiplied by what was left of the input once more."""
     assert shard.lora is not None
-    own, made, dtype = f"{name}{_NORM}", tokens * outputs, shard.dtype
+    own, dtype = f"{name}{_NORM}", shard.dtype
     size, wide = shard.element_bytes, shard.magnitude_bytes
     casts, drops = (wide + size) * (wide > size), bool(shard.lora.dropout)
     forward = made * (9 * wide + 3 * size + casts)
     backward = made * (12 * wide + 2 * size + 4 * casts + 3 * size * (not drops))
+    if shard.dora_of_factors:
+        # The adapter is scaled and added, the sum scaled by rows; a correction, or 0, is added.
+        forward, backward = made * size * (9 + 3 * drops), made * size * (8 + 6 * drops)
     added: list[Op] = [Streaming(f"{own}add", "elementwise", forward, launches=5 + (casts > 0))]
     scaled: list[Op] = [
         Streaming(f"{own}add_bwd", "elementwise", backward, launches=10 + 4 * (casts > 0))
@@ -178,6 +195,8 @@ def norms(ops: Sequence[Op]) -> list[Gemm]:
 def norm_bytes(shard: Shard, ops: Sequence[Op]) -> int:
     """Most bytes that are held while the norms of one layer are taken."""
     size, wide = shard.element_bytes, shard.magnitude_bytes
+    if shard.dora_of_factors:
+        return max((2 * size * op.m * op.n for op in norms(ops)), default=0)
     held = wide * (3 + (wide > size))
     return max((op.m * (op.m * size + op.n * held) for op in norms(ops)), default=0)
 
@@ -256,12 +275,14 @@ def adapter_products(ops: tuple[Op, ...]) -> list[Gemm | GroupedGemm]:
 
 def latent_bytes(shard: Shard, ops: tuple[Op, ...]) -> int:
     """Bytes of what first factors made in a forward pass, which the second's gradients need; of
-    DoRA what the layer and its adapter made, for magnitudes'."""
+    DoRA what the layer and its adapter made, for magnitudes', or their sum."""
     assert shard.lora is not None
-    kept = 0
+    kept, tensors = 0, 1 if shard.dora_of_factors else 2
     for op in adapter_products(ops):
         if op.name.endswith(f"{_MARK}out_fwd"):
             rows = op.m if isinstance(op, Gemm) else op.groups * op.m_per_group
             made = op.n if isinstance(op, Gemm) and shard.lora.dora else 0
-            kept += rows * (shard.lora.rank + 2 * made)
+            if not shard.sp and _TARGET.get(op.name.partition(_MARK)[0]) in _ROWS:
+                made *= shard.tp
+            kept += rows * (shard.lora.rank + tensors * made)
     return kept * shard.element_bytes

@@ -60,6 +60,7 @@ class Shard:
     trains: bool
     lora: Lora | None
     fp32_magnitudes: bool
+    dora_of_factors: bool
     frozen_weights: str
     fp32_outputs: bool
     frozen: tuple[str, ...]

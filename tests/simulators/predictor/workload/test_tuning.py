@@ -156,6 +156,35 @@ def test_dora_norms_and_scales_as_peft_does(fp32, values, weights, squares) -> N
     assert saved[0] - saved[1] == 12 * 2 * 2 * tokens * rows
 
 
+# Of a value that a layer made and of a weight, in elements, as autograd runs Megatron-Bridge's
+# ``DoRALinear.forward``; a rank holds all magnitudes of row-parallel layers.
+@pytest.mark.parametrize(("tp", "sp"), [(1, False), (2, False), (2, True)])
+def test_dora_of_factors_norms_each_ranks_share_of_a_weight(tp: int, sp: bool) -> None:
+    def ran(lora):
+        job = make_job(LLAMA, training={"lora": lora, "dora_of_factors": True}, tp=tp, sp=sp)
+        check_job(job)
+        stage = build_workload(job).stages[0]
+        run = next(run for run in stage.chunks[0].runs if run.forward.name == "layer_forward")
+        ops = [*run.forward.ops, *run.backward.ops]
+        moved = sum(op.bytes for op in ops if isinstance(op, ir.Streaming))
+        factors = [op for op in run.forward.ops if getattr(op, "name", "").endswith("lora_factor")]
+        saved = stage.chunks[0].saved_bytes
+        return moved, sum(op.bytes for op in factors), saved, stage.parameters.total
+
+    columns, rows = [(256, 256 + 2 * 64), (256, 2 * 704)], [(256, 256), (704, 256)]
+    weights = sum(ins * outs for ins, outs in columns + rows) // tp
+    made = sum(outs for _, outs in columns) // tp + sum(outs for _, outs in rows) // (
+        tp if sp else 1
+    )
+    tokens = tuned(LLAMA).recipe.micro_batch * tuned(LLAMA).sequence_length
+    more = [dora - plain for dora, plain in zip(ran(Lora(8, dora=True)), ran(LORA), strict=True)]
+    assert more[0] == 2 * (10 * tokens * made + 4 * weights)
+    assert more[1] == (tp > 1) * 2 * 8 * sum([ins for ins, _ in columns] + [o for _, o in rows])
+    assert more[2] == 12 * 2 * tokens * made
+    held = sum(outs for _, outs in columns) // tp + sum(outs for _, outs in rows)
+    assert more[3] == 12 * held
+
+
 # Two more for queries, keys and values (none where they are latent) of 12 layers, and one for gate
 # and up of those without experts.
 @pytest.mark.parametrize(
@@ -246,6 +275,14 @@ def test_frozen_parts_have_no_gradients(frozen, gradients) -> None:
         (tuned(LLAMA, Lora(8, dropout=1.0)), "training.lora.dropout"),
         (tuned(LLAMA, Lora(6), tp=4), "recipe.tp"),
         (tuned(LLAMA, Lora(8, dora=True), tp=2), "recipe.tp"),
+        (
+            make_job(
+                LLAMA,
+                training={"lora": Lora(8, dropout=0.1, dora=True), "dora_of_factors": True},
+                tp=2,
+            ),
+            "recipe.tp",
+        ),
         (tuned(MOE, Lora(8, dora=True)), "training.lora.dora"),
         (tuned(LLAMA, None, ("towers",)), "training.frozen"),
         (tuned(LLAMA, None, ("language_model",)), "training.frozen"),
