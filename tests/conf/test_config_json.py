@@ -391,6 +391,7 @@ def test_older_fields_say_the_same_as_lists_of_layers(name: str, newer: dict[str
             "hybrid_override_pattern",
         ),
         ("tiiuae/Falcon-H1-7B-Base", {"projectors_bias": True}, "projectors_bias"),
+        ("inclusionAI/Ling-3.0-tiny", {"num_shared_experts": 2}, "n_shared_experts"),
         ("moonshotai/Kimi-Linear-48B-A3B-Base", {"linear_attn_config": {}}, "layer_types"),
     ],
 )
@@ -413,6 +414,7 @@ def test_a_number_in_quotes_is_shown_as_it_stands() -> None:
         ("opt", {"word_embed_proj_dim": 512}, "word_embed_proj_dim"),
         ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before"),
         ("mpt", {"expansion_ratio": 2}, "expansion_ratio"),
+        ("solar_open", {"first_k_dense_replace": 1}, "first_k_dense_replace"),
         ("gpt_neo", {"attention_types": [[["global", "local"], 11]]}, "attention_types"),
         ("gpt_neo", {"attention_types": [[["global", "else"], 12]]}, "layer_types"),
     ],
