@@ -29,8 +29,8 @@ from transformers.models.auto import modeling_auto as auto
 
 from trainscout.commands.listing import parameters
 from trainscout.conf import config_json
-from trainscout.conf.encoder_config import SOUNDS, TOWERS
-from trainscout.conf.encoder_config import WITH_IMAGES as READ_WITH_IMAGES
+from trainscout.conf.encoders import SOUNDS, TOWERS
+from trainscout.conf.encoders import WITH_IMAGES as READ_WITH_IMAGES
 from trainscout.conf.families import families
 from trainscout.conf.sampled_sound import SAMPLED
 from trainscout.simulators.predictor.io.values import typed_value

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainscout.conf.encoder_config import OLDER, SOUNDS, TOWERS, WHISPERED
+from trainscout.conf.encoders import OLDER, SOUNDS, TOWERS, WHISPERED
 from trainscout.conf.families import families, transformers_defaults
 from trainscout.conf.hub_names import FILE
 from trainscout.simulators.predictor.question.errors import InputError

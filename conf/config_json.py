@@ -18,8 +18,6 @@ from typing import Any
 from trainscout.conf.config_fields import Config
 from trainscout.conf.encoder_config import (
     SECONDS,
-    TOWERS,
-    WITH_IMAGES,
     compared_fields,
     encoder_fields,
     image_fields,
@@ -28,6 +26,7 @@ from trainscout.conf.encoder_config import (
     tower_fields,
     tower_kind,
 )
+from trainscout.conf.encoders import TOWERS, WITH_IMAGES
 from trainscout.conf.families import Family, families
 from trainscout.conf.hub_names import FILE, SCRIPTED
 from trainscout.conf.layer_lists import layer_kinds

@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("conf", "optimizer", "planning", "pruning", "reports", "simulators", "trainscout")
 PREDICTOR = "simulators.predictor"
+EMULATION = "simulators.virtual_cluster.emulation"
 PREDICTING = {PREDICTOR, "simulators"}
 # From the ground up: what each house imports besides itself. ``simulators`` are its loose files,
 # the registry of simulators, which knows the virtual cluster by name only.
@@ -112,16 +113,42 @@ def test_every_house_has_files() -> None:
     assert {house_of(name) for name, _ in own()} == set(ARROWS)
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+# What two modules that know each other name for type checkers alone: a knob's rules are of the job
+# that holds it, and so on. Nothing is added here: a name moves to where it belongs.
+TYPES_OF_CIRCLES = {
+    (f"{PREDICTOR}.question.knob", f"{PREDICTOR}.question.job"),
+    (f"{PREDICTOR}.question.knobs.recomputation", f"{PREDICTOR}.question.job"),
+    ("pruning.bounds.columns", "pruning.bounds.recipe_bounds"),
+    (f"{EMULATION}.rank_state", f"{EMULATION}.fake_tensors"),
+    (f"{EMULATION}.recorder", f"{EMULATION}.compiled"),
+}
+
+
+def circles(*, running: bool) -> dict[str, set[str]]:
+    """Modules that a circle leads to, with what they import of such."""
     below: dict[str, set[str]] = {name: set() for name, _ in sources()}
     for name, path in sources():
-        for target in imports(path, running=True):
+        for target in imports(path, running=running):
             module = target.removeprefix("trainscout.")
-            below[name] |= {module if module in below else module.rpartition(".")[0]}
+            module = module if module in below else module.rpartition(".")[0]
+            if running or (name, module) not in TYPES_OF_CIRCLES:
+                below[name] |= {module}
     while free := [name for name, modules in below.items() if not modules & below.keys()]:
         for name in free:
             del below[name]
-    assert not {name: modules & below.keys() for name, modules in below.items()}
+    return {name: modules & below.keys() for name, modules in below.items()}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert not circles(running=True)
+
+
+def test_no_modules_name_each_others_types_in_a_circle() -> None:
+    assert not circles(running=False)
+
+
+def test_types_of_circles_are_still_named() -> None:
+    assert not TYPES_OF_CIRCLES - {(name, target.rpartition(".")[0]) for name, target in own()}
 
 
 def test_everything_is_imported_by_its_full_name() -> None:

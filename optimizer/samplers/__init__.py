@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trainscout.optimizer.registry import SAMPLERS, imported, require_package
-from trainscout.optimizer.samplers.base import Sampler, SearchSpec
+from trainscout.optimizer.samplers.base import SearchSpec
+from trainscout.optimizer.samplers.sampler import Sampler
 from trainscout.simulators.predictor.question.errors import InputError
 
 

@@ -1,9 +1,9 @@
-"""The narrow waist between a search and whatever proposes its points."""
+"""What a search tells whatever proposes its points, and what it gets back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
@@ -13,9 +13,6 @@ from trainscout.optimizer.trial import OnProgress
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.registry import SimulatorSpec
-
-if TYPE_CHECKING:
-    from trainscout.optimizer.samplers.exact import ExactSampler
 
 
 @dataclass(frozen=True)
@@ -66,29 +63,3 @@ class Evaluation:
             # It may fit, so it says nothing of recipes that need more or less.
             return cls(losses, max(missing, 1e-9), tight=memory.fit_probability)
         return cls(losses, min(missing, 0.0) if prediction.fits else max(missing, 1e-9))
-
-
-class Sampler(Protocol):
-    """Proposes points of a space.
-
-    An ``exhaustive`` sampler lists every point once: what it asks is never replaced by a
-    neighbour. ``proof`` says how far it has proved its best, None where it proves nothing.
-    """
-
-    exhaustive: bool
-
-    @property
-    def proof(self) -> ExactSampler | None: ...
-
-    def ask(self) -> Proposal | None:
-        """The next point, possibly one asked before or not launchable; None when no further
-        one is worth a simulation."""
-        ...
-
-    def tell(self, proposal: Proposal, evaluation: Evaluation) -> None:
-        """The outcome of a proposal. Each is told at most once."""
-        ...
-
-    def learn(self, indices: Indices, evaluation: Evaluation) -> None:
-        """The outcome of a point that was not proposed."""
-        ...

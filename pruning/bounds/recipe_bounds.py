@@ -14,8 +14,7 @@ from trainscout.pruning.launchable import JobOf
 from trainscout.pruning.recipe_table import Column, RecipeTable
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
-from trainscout.simulators.predictor.uncertainty.factors import factors_of
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.uncertainty.posterior import RECIPE_TRAITS, traits_of
 from trainscout.simulators.predictor.workload.communicators import communicators
 

@@ -15,7 +15,7 @@ from tests.in_process import command
 from trainscout.commands.listing import parameters
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.config_json import model_fields, read_config
-from trainscout.conf.encoder_config import SOUNDS, TOWERS, WITH_IMAGES
+from trainscout.conf.encoders import SOUNDS, TOWERS, WITH_IMAGES
 from trainscout.conf.families import families, transformers_defaults
 from trainscout.conf.sampled_sound import SAMPLED
 from trainscout.simulators.predictor.io.values import typed_value

@@ -32,6 +32,7 @@ from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_output
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.kernels.attention import WIDE_HEAD, attention_seconds
+from trainscout.simulators.predictor.kernels.batch_prices import price_batch
 from trainscout.simulators.predictor.kernels.coefficients import (
     ATTENTION_CLASS,
     ATTENTION_SECTIONS,
@@ -51,7 +52,6 @@ from trainscout.simulators.predictor.kernels.measured_rows import (
     sustained,
     unusable,
 )
-from trainscout.simulators.predictor.kernels.prices import price_batch
 from trainscout.simulators.predictor.kernels.row_batches import (
     ALIKE,
     ATTENTION_SHAPE,

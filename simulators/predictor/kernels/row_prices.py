@@ -17,10 +17,10 @@ from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 
+from .batch_prices import EVIDENCE_ORDER, price_batch
 from .batches import Attentions, Batch
 from .choice import choose_attention
 from .measured_rows import match_gpu, size_columns, unusable, without_size
-from .prices import EVIDENCE_ORDER, price_batch
 from .row_batches import ALIKE, CannotPriceError, RowBatches, row_batches
 
 if TYPE_CHECKING:

@@ -6,17 +6,11 @@ documented properties of a framework's version, declared in ``conf/framework/``.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .errors import InputError, require_choice, require_positive
 from .schedules import OWN, SCHEDULES
 from .training import QUANTISED
-
-if TYPE_CHECKING:
-    from .recipe import Recipe
 
 ATTENTION_KERNELS = ("flash", "flash2", "flash1", "flash1_triton", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
@@ -458,35 +452,3 @@ def named_framework(framework: Framework, name: str | None) -> Framework:
     of it. An unknown name, which ``question.validity`` refuses, is the declared one."""
     declared = declared_framework(framework)
     return next((each for each in declared.alternatives if each.name == name), declared)
-
-
-def chosen_framework(declared: Framework, recipe: Recipe) -> Framework:
-    """The framework that a recipe names among a declared one and its alternatives, as the recipe
-    sets it."""
-    name = None if recipe.framework == declared.name else recipe.framework
-    remainders = recipe.optimizer_states is not None
-    chosen = (name, recipe.cuda_graphs, recipe.grad_dtype, recipe.fp8_param_gather, remainders)
-    return declared if chosen == (None, None, None, None, False) else _chosen(declared, *chosen)
-
-
-@functools.lru_cache(maxsize=1024)
-def _chosen(
-    declared: Framework,
-    name: str | None,
-    cuda_graphs: bool | None,
-    grad_dtype: str | None,
-    fp8_param_gather: bool | None,
-    remainders: bool,
-) -> Framework:
-    found = named_framework(declared, name)
-    facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(Framework)}
-    if cuda_graphs is not None:
-        facts["cuda_graphs"] = cuda_graphs
-    if grad_dtype == "bf16":
-        facts |= {"accumulate_grads_fp32": False, "reduce_grads_fp32": False}
-    elif grad_dtype == "fp32" and not found.reduces_fp32:
-        facts["accumulate_grads_fp32"] = True
-    if fp8_param_gather is not None:
-        facts["fp8_param_gather"] = QUANTISED if fp8_param_gather else ()
-    facts["master_remainders"] |= remainders
-    return ChosenFramework(**facts, declared=declared)

@@ -7,10 +7,16 @@ typed and defaulted in one place.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from .cluster import Cluster
-from .framework import UNDECLARED, Framework, chosen_framework, declared_framework
+from .framework import (
+    UNDECLARED,
+    ChosenFramework,
+    Framework,
+    declared_framework,
+    named_framework,
+)
 from .gpu import Gpu
 from .layout import split_by_compute, split_layers
 from .model import Model
@@ -37,7 +43,7 @@ class Job:
 
     def __post_init__(self) -> None:
         declared = declared_framework(self.framework)
-        framework = chosen_framework(declared, self.recipe)
+        framework = _chosen_framework(declared, self.recipe)
         if framework is not self.framework:
             object.__setattr__(self, "framework", framework)
 
@@ -307,3 +313,35 @@ class Job:
     def largest_chunk(self) -> int:
         """Layers of the chunk that holds most."""
         return max(max(chunks) for chunks in self.layers_per_chunk)
+
+
+def _chosen_framework(declared: Framework, recipe: Recipe) -> Framework:
+    """The framework that a recipe names among a declared one and its alternatives, as the recipe
+    sets it."""
+    name = None if recipe.framework == declared.name else recipe.framework
+    remainders = recipe.optimizer_states is not None
+    chosen = (name, recipe.cuda_graphs, recipe.grad_dtype, recipe.fp8_param_gather, remainders)
+    return declared if chosen == (None, None, None, None, False) else _as_set(declared, *chosen)
+
+
+@functools.lru_cache(maxsize=1024)
+def _as_set(
+    declared: Framework,
+    name: str | None,
+    cuda_graphs: bool | None,
+    grad_dtype: str | None,
+    fp8_param_gather: bool | None,
+    remainders: bool,
+) -> Framework:
+    found = named_framework(declared, name)
+    facts = {field.name: getattr(found, field.name) for field in fields(Framework)}
+    if cuda_graphs is not None:
+        facts["cuda_graphs"] = cuda_graphs
+    if grad_dtype == "bf16":
+        facts |= {"accumulate_grads_fp32": False, "reduce_grads_fp32": False}
+    elif grad_dtype == "fp32" and not found.reduces_fp32:
+        facts["accumulate_grads_fp32"] = True
+    if fp8_param_gather is not None:
+        facts["fp8_param_gather"] = QUANTISED if fp8_param_gather else ()
+    facts["master_remainders"] |= remainders
+    return ChosenFramework(**facts, declared=declared)

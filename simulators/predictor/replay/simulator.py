@@ -18,8 +18,9 @@ from trainscout.simulators.predictor.memory.bands import FITS
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.uncertainty.fabric import on_slow_network, share_between
-from trainscout.simulators.predictor.uncertainty.factors import SHARES, factors_of
+from trainscout.simulators.predictor.uncertainty.factors import SHARES
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL, error_bar
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
@@ -33,7 +34,6 @@ from .steady import Step, replay_step
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
-    from trainscout.simulators.predictor.uncertainty.calibration import Calibration
 
     from .rules import Rules
 

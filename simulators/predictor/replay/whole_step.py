@@ -18,8 +18,7 @@ from trainscout.simulators.predictor.network.together.activities import WORK, al
 from trainscout.simulators.predictor.network.together.play import PlayedTogether, play_together
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
-from trainscout.simulators.predictor.uncertainty.factors import factors_of
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.workload.program import Workload
 from trainscout.simulators.predictor.workload.schedule import warmup_passes
 

@@ -152,6 +152,11 @@ class Calibration:
             raise InputError(FIELD, known, problem, allowed)
 
 
+def factors_of(calibration: Calibration | None) -> Factors:
+    """What multiplies the times of the parts of a step, as calibrated or as it comes."""
+    return AS_IT_COMES if calibration is None else calibration.part_factors
+
+
 @functools.lru_cache(maxsize=8)
 def _posterior(runs: tuple[CalibrationRun, ...]) -> Posterior:
     return Posterior(columns_of(runs), np.array([run.log_residual for run in runs]))

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .calibration import Calibration
 
 SHARES = ("memory_time", "node_time", "network_time", "host_time", "straggler_time")
 """Parts of the step with a time factor of their own; what is left is computation."""
@@ -43,8 +39,3 @@ _SHARED = ("straggler_time", "overlap_time")
 
 FACTORS = tuple(field.name for field in dataclasses.fields(Factors))
 AS_IT_COMES = Factors()
-
-
-def factors_of(calibration: Calibration | None) -> Factors:
-    """What multiplies the times of the parts of a step, as calibrated or as it comes."""
-    return AS_IT_COMES if calibration is None else calibration.part_factors

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels.attention import price_attention
-from trainscout.simulators.predictor.kernels.prices import EVIDENCE_ORDER, price_kernels
+from trainscout.simulators.predictor.kernels.batch_prices import EVIDENCE_ORDER
+from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Attention

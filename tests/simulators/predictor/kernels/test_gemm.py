@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
+from trainscout.simulators.predictor.kernels.batch_prices import EVIDENCE_ORDER
 from trainscout.simulators.predictor.kernels.choice import choose_grouped
 from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES, price_gemms
-from trainscout.simulators.predictor.kernels.prices import EVIDENCE_ORDER, price_kernels
+from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import GroupedGemm
 

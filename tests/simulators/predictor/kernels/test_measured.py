@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from trainscout.simulators.laboratory.kernels.measure import row_of
 from trainscout.simulators.predictor.answer.prediction import Evidence
+from trainscout.simulators.predictor.kernels.batch_prices import EVIDENCE_ORDER
 from trainscout.simulators.predictor.kernels.measured import MeasuredTable, load_measured
-from trainscout.simulators.predictor.kernels.prices import EVIDENCE_ORDER, price_kernels
+from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Streaming
 

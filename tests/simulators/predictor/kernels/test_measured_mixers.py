@@ -17,7 +17,8 @@ import trainscout.simulators.laboratory
 from tests.simulators.jobs import LLAMA, make_job
 from tests.simulators.predictor.kernels.gpus import GPUS
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.kernels.prices import EVIDENCE_ORDER, price_kernels
+from trainscout.simulators.predictor.kernels.batch_prices import EVIDENCE_ORDER
+from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.kernels.streaming import LAUNCH_FLOOR_S
 from trainscout.simulators.predictor.question.layers import DeltaNet, Mamba2, Mixer
 from trainscout.simulators.predictor.workload.ir import Gemm, Streaming, kernel_flops

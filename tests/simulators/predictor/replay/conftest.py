@@ -11,7 +11,7 @@ import pytest
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives.price import CollectivePrice
-from trainscout.simulators.predictor.kernels.prices import KernelPrices
+from trainscout.simulators.predictor.kernels.batch_prices import KernelPrices
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu

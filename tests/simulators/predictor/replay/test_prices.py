@@ -12,7 +12,7 @@ import pytest
 from tests.samples import ARCHITECTURES
 from tests.simulators.jobs import GPT175B, GPU, MLA_MOE, NODE, TINY, make_job
 from tests.simulators.predictor.replay.conftest import Machine, Rates
-from trainscout.simulators.predictor.kernels.prices import KernelPrices
+from trainscout.simulators.predictor.kernels.batch_prices import KernelPrices
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
