@@ -39,7 +39,6 @@ class Claims:
     """
 
     def __init__(self, storage: Any, study_name: str) -> None:
-        self._storage = storage
         self._study = optuna.create_study(
             storage=storage, study_name=f"{study_name}-claims", load_if_exists=True
         )

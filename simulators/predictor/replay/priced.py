@@ -83,11 +83,6 @@ class PricedBlock:
     evidence_s: np.ndarray
     estimated: frozenset[str] = field(default_factory=frozenset)
 
-    @property
-    def compute_share(self) -> float:
-        """Share of ``seconds`` that are kernels."""
-        return min(1.0, float(self.kernel_s[0].sum()) / self.seconds) if self.seconds else 0.0
-
 
 @dataclass(frozen=True)
 class PricedOp:

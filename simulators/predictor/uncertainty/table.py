@@ -101,7 +101,6 @@ class ResidualTable:
         self._unlike: dict[tuple[str, ...], NDArray[np.float64]] = {}
         pairs = set(zip(columns["gpu"], columns["source"], strict=True))
         self._publications = Counter(gpu for gpu, _ in pairs)
-        self.source_names = tuple(sorted(set(columns["source"])))
         self.sources = numbered(columns["source"])
 
     def _numbers(self, name: str) -> NDArray[np.float64]:

@@ -98,11 +98,6 @@ class TimedKernel:
         """Of what launched it, by argument."""
         return self.recorded.shapes if self.recorded else ()
 
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Of what launched it, by argument."""
-        return self.recorded.dtypes if self.recorded else ()
-
 
 @dataclass(frozen=True)
 class KinetoTrace:

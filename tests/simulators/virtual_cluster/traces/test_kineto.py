@@ -102,7 +102,7 @@ def test_kernels_know_their_class_and_launching_operation(tmp_path: Path, name: 
     assert add.shapes == ((8, 8), (8, 8), ())
     assert (gemm.kernel_class, gemm.operation) == ("gemm", "aten::mm")
     assert gemm.shapes == ((2048, 12288), (12288, 4608))
-    assert gemm.dtypes == ("c10::BFloat16", "c10::BFloat16")
+    assert gemm.recorded.dtypes == ("c10::BFloat16", "c10::BFloat16")
     assert gemm.start_s == pytest.approx(99.5e-6)
     assert gemm.duration_s == pytest.approx(200e-6)
     assert (scatter.kernel_class, scatter.stream) == ("collective", 21)
@@ -148,7 +148,7 @@ def test_a_profile_of_the_cpu_has_operations_that_kernels_can_name(tmp_path: Pat
     ]
     product, softmax = read_kineto(put(tmp_path / "gpu.json", recorded)).kernels
     assert (product.kernel_class, product.shapes) == ("gemm", ((64, 32), (32, 16)))
-    assert product.dtypes == ("float", "float")
+    assert product.recorded.dtypes == ("float", "float")
     assert softmax.kernel_class == "softmax"
     assert softmax.shapes[0] == (64, 16)
 
