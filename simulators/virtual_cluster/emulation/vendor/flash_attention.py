@@ -270,6 +270,22 @@ def unpad_input(
     return index_first_axis(rows, indices), indices, offsets, longest, lengths
 
 
+def unpad_input_for_concatenated_sequences(
+    hidden_states: Tensor, attention_mask_in_length: Tensor
+) -> tuple[Any, ...]:
+    """The same where a row holds several sequences, whose lengths it has in the mask's place."""
+    width = attention_mask_in_length.shape[-1]
+    filled = attention_mask_in_length.sum(dim=-1, keepdim=True)
+    mask = torch.arange(width, device=filled.device) < filled
+    lengths = attention_mask_in_length.flatten()
+    lengths = lengths[torch.nonzero(lengths, as_tuple=False).flatten()]
+    indices = torch.nonzero(mask.flatten(), as_tuple=False).flatten()
+    longest = int(lengths.max().item())
+    offsets = torch.nn.functional.pad(torch.cumsum(lengths, dim=0, dtype=torch.int32), (1, 0))
+    rows = hidden_states.reshape(-1, *hidden_states.shape[2:])
+    return index_first_axis(rows, indices), indices, offsets, longest
+
+
 def index_put_first_axis(values: Tensor, indices: Tensor, rows: int) -> Tensor:
     """``values`` at ``indices`` of as many rows, which are zero elsewhere."""
     return values.new_zeros((rows, *values.shape[1:])).index_copy(0, indices, values)

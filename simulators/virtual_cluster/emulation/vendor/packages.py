@@ -8,8 +8,10 @@ that ``import``, ``importlib.util.find_spec`` and ``importlib.metadata.version``
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import re
 import sys
@@ -17,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -287,7 +288,7 @@ class _Modules(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         file = self._compiled.get(fullname)
         if file is not None:
-            return spec_from_file_location(fullname, file)
+            return importlib.util.spec_from_file_location(fullname, file)
         top = fullname.partition(".")[0]
         if top in OWN and top not in self._tops:
             return above_emulation(fullname, path)
@@ -310,6 +311,7 @@ class _Modules(MetaPathFinder, Loader):
                 setattr(module, shown, getattr(source, made or shown))
         if name in self._tops:
             module.__dict__["__version__"] = self._tops[name].version
+        module.__dict__["__getattr__"] = functools.partial(_of_its_own, name)
         # Importing a package brings its modules along, as the real ones do.
         depth = name.count(".") + 1
         for child in MODULES:
@@ -323,6 +325,24 @@ class _Modules(MetaPathFinder, Loader):
         for package in self._packages:
             if wanted is None or _normalised(wanted) == _normalised(package.distribution):
                 yield _Distribution(package)
+
+
+def _of_its_own(module: str, name: str) -> Any:
+    """What a stand-in lacks: of the same module's own Python, where this machine has it (a fork's
+    further functions, above compiled modules that are stood in for)."""
+    if not name.startswith("__") and (own := _own_module(module)) is not None and name in own:
+        return own[name]
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+@functools.cache
+def _own_module(name: str) -> dict[str, Any] | None:
+    spec = _beside_stand_ins(name) if "." in name else None
+    if spec is None or spec.loader is None or not str(spec.origin).endswith(".py"):
+        return None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return vars(made)
 
 
 def _beside_stand_ins(name: str) -> ModuleSpec | None:

@@ -110,3 +110,22 @@ def test_unknown_package_is_refused() -> None:
     with pytest.raises(InputError, match="transformer_engine"):
         vendor.install_vendor(without=["transformer_engin"])
     assert not any(name.startswith("transformer_engine") for name in sys.modules)
+
+
+def test_what_a_stand_in_lacks_is_of_the_module_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "mamba_ssm" / "ops" / "selective_scan_interface.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "import selective_scan_cuda\nselective_scan_fn = both_ways = selective_scan_cuda.fwd"
+    )
+    (tmp_path / "mamba_ssm" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    vendor.install_vendor()
+    stand_in = importlib.import_module("mamba_ssm.ops.selective_scan_interface")
+    compiled = importlib.import_module("selective_scan_cuda")
+    assert stand_in.both_ways is compiled.fwd
+    assert stand_in.selective_scan_fn is not compiled.fwd
+    assert not hasattr(stand_in, "neither_has_it")
