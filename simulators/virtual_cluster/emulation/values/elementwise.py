@@ -169,7 +169,7 @@ def _of_categories(call: Call, pairs: Pairs, chosen: Pairs) -> Known | Categorie
     assert isinstance(shadow, Categories)
     # Each category in turn along a leading dimension of its own.
     deep = max([result.dim(), *(s.value.dim() for s in definite)])
-    column = plain.arange(shadow.number).reshape(-1, *(1,) * deep).to(tensor.dtype)
+    column = shadow.numbers().reshape(-1, *(1,) * deep).to(tensor.dtype)
     values = {
         key: s.value.reshape((1,) * (deep + 1 - s.value.dim()) + tuple(s.value.shape))
         for key, s in others.items()
@@ -284,7 +284,7 @@ def _reduced_categories(
 ) -> Known | None:
     if len(dims) < tensor.dim():
         return None
-    present = torch.nonzero(shadow.counts(tensor.numel()))
+    present = shadow.numbers()[shadow.counts(tensor.numel()) > 0]
     if name in ("max", "amax"):
         value = present.max()
     elif name in ("min", "amin"):

@@ -36,7 +36,7 @@ def scattered(
     """``tensor`` of zeros after values were put where ``index`` says along ``dim``."""
     if not isinstance(shadow, Known) or shadow.kind is not Kind.DEFINITE or shadow.value.any():
         return None
-    if tensor.shape[dim] < chosen.number:
+    if tensor.shape[dim] < chosen.number or chosen.lowest:
         return None
     # Routings over the elements of the tensor that are of one category.
     each = index.numel() * tensor.shape[dim] / max(tensor.numel(), 1)
@@ -72,7 +72,7 @@ def histogram(
     if high <= low or bins < 1:
         return None
     counts = chosen.counts(tensor.numel()).double()
-    values = plain.arange(chosen.number, dtype=torch.float64)
+    values = chosen.numbers().double()
     where = ((values - low) * bins / (high - low)).floor().long()
     where = torch.where(values == high, bins - 1, where)
     inside = (values >= low) & (values <= high)
@@ -240,6 +240,38 @@ def _router(call: Call) -> Sequence[Shadow | None]:
     ]
 
 
+def _layout(call: Call) -> Sequence[Shadow | None]:
+    """How many tokens go to each rank, once each, and to each of its experts."""
+    choices, ranks = call.args[0], int(call.argument("ranks"))
+    chosen = call.get(choices)
+    if not isinstance(chosen, Categories) or chosen.lowest:
+        return [None, None, None]
+    tokens, top_k = choices.shape
+    held = chosen.all_shares().reshape(ranks, -1).sum(1)
+    nowhere = plain.full((ranks,), 1.0, dtype=torch.float64)
+    for before in range(top_k):
+        # A token chooses an expert once: each choice is among those left.
+        nowhere *= (1 - held * chosen.number / (chosen.number - before)).clamp(min=0)
+    goes = 1 - nowhere
+    of_expert = chosen.counts(choices.numel())
+    most = of_expert.reshape(ranks, -1).amax(1)
+    of_rank = (goes * tokens).round().to(torch.int64).maximum(most)
+    return [
+        Known(of_rank.to(torch.int32), Grade.EXPECTED),
+        Known(of_expert.to(torch.int32), Grade.EXPECTED),
+        Known(goes.reshape(1, -1), Grade.EXPECTED, Kind.SHARE),
+    ]
+
+
+def _arrivals(call: Call) -> Sequence[Shadow | None]:
+    """The experts here that arriving tokens chose, and -1 for those elsewhere."""
+    arrived = plain.tensor(call.argument("tokens_of_expert"), dtype=torch.float64)
+    places = max(call.results[0].numel(), 1)
+    elsewhere = (places - arrived.sum()).clamp(min=0).reshape(1)
+    shares = torch.cat([elsewhere, arrived])
+    return [Categories(len(shares), shares / shares.sum(), lowest=-1)]
+
+
 @unless_known
 def _histc(call: Call) -> Sequence[Shadow | None]:
     tensor = call.args[0]
@@ -263,4 +295,9 @@ ROUTING_RULES: dict[str, Rule] = {
     "cumsum": _running_sum,
 }
 # Emulated vendor kernels of which more is known than their schema says.
-VENDOR_RULES: dict[str, Rule] = {"moe_router_fwd": _router, "moe_aux_scores_fwd": _router}
+VENDOR_RULES: dict[str, Rule] = {
+    "expert_arrivals": _arrivals,
+    "expert_layout": _layout,
+    "moe_router_fwd": _router,
+    "moe_aux_scores_fwd": _router,
+}

@@ -86,17 +86,28 @@ class Known:
 class Categories:
     """Whole numbers 0, 1, ... in no known order, of which each category's share is known: the
     experts that tokens chose. ``shares``, (number,) or (1,) if all are alike, float64, sum to 1
-    over all categories. ``nested`` as in ``Known``."""
+    over all categories. ``nested`` as in ``Known``. ``lowest``: the first of the numbers, -1 where
+    some stand for no choice."""
 
     number: int
     shares: torch.Tensor
     nested: bool = False
+    lowest: int = 0
 
     grade = Grade.EXPECTED
 
     def all_shares(self) -> torch.Tensor:
         """(number,)."""
         return self.shares.expand(self.number) if len(self.shares) == 1 else self.shares
+
+    def numbers(self) -> torch.Tensor:
+        """(number,) int64."""
+        return plain.arange(self.lowest, self.lowest + self.number)
+
+    def chosen(self) -> Categories:
+        """Those that stand for a choice."""
+        shares = self.all_shares()[-self.lowest :]
+        return Categories(len(shares), shares / shares.sum(), self.nested)
 
     def counts(self, elements: int) -> torch.Tensor:
         """How many of ``elements`` are of each category, (number,) int64. Fewer elements than
@@ -163,7 +174,7 @@ def materialise(shadow: Known | Categories, shape: torch.Size, dtype: torch.dtyp
 
 def _in_turn(shadow: Categories, shape: torch.Size) -> torch.Tensor:
     counts = shadow.counts(shape.numel())
-    ordered = torch.repeat_interleave(plain.arange(shadow.number), counts)
+    ordered = torch.repeat_interleave(shadow.numbers(), counts)
     if len(shape) < 2:
         return ordered.reshape(shape)
     # Down the columns: no category comes more often than there are rows, so rows do not repeat.

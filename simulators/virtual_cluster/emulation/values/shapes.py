@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -122,7 +123,7 @@ def _without(value: torch.Tensor, dim: int) -> tuple[int, ...]:
 def _cat_categories(
     tensors: Sequence[torch.Tensor], shadows: Sequence[Categories]
 ) -> Categories | None:
-    if len({s.number for s in shadows}) > 1:
+    if len({(s.number, s.lowest) for s in shadows}) > 1:
         return None
     if all(s is shadows[0] for s in shadows):
         return shadows[0]
@@ -130,7 +131,7 @@ def _cat_categories(
     weighted = [
         s.all_shares() * (t.numel() / elements) for t, s in zip(tensors, shadows, strict=True)
     ]
-    return Categories(shadows[0].number, torch.stack(weighted).sum(0))
+    return replace(shadows[0], shares=torch.stack(weighted).sum(0), nested=False)
 
 
 def filled(result: torch.Tensor, value: bool | int | float, grade: Grade) -> Known:

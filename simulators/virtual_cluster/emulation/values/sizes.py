@@ -66,7 +66,9 @@ def decide_size(call: Call) -> Decision:
     if name == "_ctc_loss":
         return _ctc(args)
     shadow = get(tensor)
-    if name == "bincount" and isinstance(shadow, Categories) and call.argument("weights") is None:
+    whole = isinstance(shadow, Categories) and not shadow.lowest
+    if name == "bincount" and whole and call.argument("weights") is None:
+        assert isinstance(shadow, Categories)
         counts = shadow.counts(tensor.numel())
         least = int(call.argument("minlength", 0))
         length = max(int(torch.nonzero(counts).max()) + 1, least)
@@ -157,7 +159,7 @@ def _unique(func: OpOverload, tensor: torch.Tensor, shadow: Categories) -> Decis
     counts = shadow.counts(tensor.numel())
     present = torch.nonzero(counts).reshape(-1)
     shadows = [
-        Known(present.to(tensor.dtype), Grade.EXPECTED),
+        Known(shadow.numbers()[present].to(tensor.dtype), Grade.EXPECTED),
         None,
         Known(counts[present], Grade.EXPECTED),
     ]
@@ -175,8 +177,9 @@ def _unique(func: OpOverload, tensor: torch.Tensor, shadow: Categories) -> Decis
 
 
 def _alike(shadow: Shadow | None) -> Shadow | None:
-    """Of some of the elements, whichever they are, in one dimension or more."""
-    return shadow if isinstance(shadow, Categories) else None
+    """Of some of the elements, whichever they are, in one dimension or more; what a mask leaves of
+    choices and none are the choices."""
+    return shadow.chosen() if isinstance(shadow, Categories) else None
 
 
 def _nothing_known(call: Call) -> Decision:

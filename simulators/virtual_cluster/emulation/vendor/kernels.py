@@ -104,6 +104,12 @@ _MADE: dict[str, Callable[..., Any]] = {
     "activation_fwd": _activated,
     "amax": lambda x: _empty(x, (1,), "float32"),
     "attention_fwd": _attended,
+    "expert_arrivals": lambda choices, rows, _: _empty(choices, (rows, choices.shape[1])),
+    "expert_layout": lambda choices, experts, ranks: (
+        _empty(choices, (ranks,), "int32"),
+        _empty(choices, (experts,), "int32"),
+        _empty(choices, (choices.shape[0], ranks), "bool"),
+    ),
     "fp8_transpose": lambda x: _empty(x, (x.shape[-1], math.prod(x.shape[:-1]))),
     "fused_softmax_fwd": _like(0),
     "gemm": lambda left, right, layout, use, dtype, *_: _empty(

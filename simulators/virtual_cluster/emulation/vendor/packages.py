@@ -228,6 +228,7 @@ PACKAGES: Mapping[str, Package] = {
         ),
     ),
     "causal_conv1d": Package("causal-conv1d", "1.5.2", ("causal_conv1d", "causal_conv1d_cuda")),
+    "deep_ep": Package("deep-ep", "1.2.1", ("deep_ep", "deep_ep_cpp")),
     "flash_attn": Package(
         "flash-attn",
         "2.8.1",

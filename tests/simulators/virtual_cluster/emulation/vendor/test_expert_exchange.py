@@ -1,0 +1,50 @@
+"""DeepEP's exchange: each token once to a rank, as many rows as its experts there are given."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.virtual_cluster.emulation.sections import emulate
+from trainscout.simulators.virtual_cluster.traces.events import Collective
+
+pytest.importorskip("torch")
+
+RANKS, EXPERTS, TOP_K, TOKENS, WIDTH = 4, 16, 4, 256, 64
+SCRIPT = f"""
+import torch
+import torch.distributed as dist
+from deep_ep import Buffer
+dist.init_process_group("nccl")
+size = Buffer.get_dispatch_config({RANKS}).get_nvl_buffer_size_hint({WIDTH} * 2, {RANKS})
+buffer = Buffer(dist.group.WORLD, size, 0)
+weights, choices = torch.randn({TOKENS}, {EXPERTS}, device="cuda").topk({TOP_K})
+x = torch.randn({TOKENS}, {WIDTH}, device="cuda", dtype=torch.bfloat16)
+of_rank, _, of_expert, goes, event = buffer.get_dispatch_layout(choices, {EXPERTS})
+rows, here, _, counts, handle, event = buffer.dispatch(
+    x, topk_idx=choices, topk_weights=weights, num_tokens_per_rank=of_rank, is_token_in_rank=goes,
+    num_tokens_per_expert=of_expert, previous_event=event, expert_alignment=8)
+event.current_stream_wait()
+chosen = here[here != -1]
+routed = torch.zeros(rows.shape[0], {EXPERTS // RANKS}, dtype=torch.bool, device="cuda")
+routed[(here != -1).nonzero()[:, 0], chosen] = True
+back, weights, _ = buffer.combine(rows, handle, topk_weights=weights[:1])
+assert back.shape == x.shape and (here < 0).sum() + len(chosen) == here.numel()
+print("rows", len(rows), "chosen", len(chosen), "routed", int(routed.sum()), "counts", counts)
+"""
+
+
+def test_tokens_go_once_to_each_rank_that_has_an_expert_of_theirs(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    run = emulate(tmp_path, str(tmp_path / "script.py"), "--world-size", str(RANKS))
+    held = EXPERTS // RANKS
+    nowhere = math.comb(EXPERTS - held, TOP_K) / math.comb(EXPERTS, TOP_K)
+    rows = RANKS * round(TOKENS * (1 - nowhere))
+    each = TOKENS * TOP_K // EXPERTS * RANKS
+    said = f"rows {rows} chosen {held * each} routed {held * each} counts {[each] * held}"
+    assert said in run.output, run.output
+    moved = [each for each in run.trace.events if isinstance(each, Collective)]
+    sizes = [(each.bytes_in, each.bytes_out) for each in moved if each.kind == "all_to_all"]
+    assert sizes == [(rows * WIDTH * 2, rows * WIDTH * 2)] * 2
