@@ -3,7 +3,7 @@
 To be run whenever predictions of memory have changed: the table it writes is what the bands come
 from. Three kinds of evidence enter: memory that was measured says how far off the prediction was,
 a run that ran that it was at most so far off, a layout that failed that it was at least so far off
-(``_AS_IT_SAYS`` of them). That a run ran says so only where its publication lists what failed:
+(``_FOR_MEMORY`` of them). That a run ran says so only where its publication lists what failed:
 others print nothing else. Runs of blind tests are among them, which say what a stranger gets.
 """
 
@@ -26,6 +26,8 @@ from trainscout.simulators.predictor.io.output import check_output, show_text, w
 from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.bands import (
     BANDS,
+    LEAST_FITS,
+    MOST_NO,
     SPREAD,
     Spread,
     band_of,
@@ -44,18 +46,19 @@ from .published.rows import TRUSTED, Row, read_rows
 FAILED_LAYOUTS = DATA / "failed_layouts.csv"
 SWEPT_RUNS = DATA / "ultrascale_runs.csv"
 _LAYOUT = {"num_gpus", "tp", "pp", "dp", "cp", "ep", "micro_batch", "recompute"}
-# Layouts fail for other reasons too, and what ran may have run otherwise than it says: measured
-# memory is then anything within a factor of e.
-_AS_IT_SAYS, _OTHERWISE = 0.95, 0.05 / 2
+# Layouts fail for other reasons too, and what ran may have run otherwise than it says.
+_FOR_MEMORY = 0.95
 # Needs farther from the capacity than this, as a logarithm, say nothing of how predictions err.
 _NEAR = 0.4
-# Runs of one publication share software and machine: together they weigh as one independent run.
-_MOST_RUNS = 1
+# Runs of one publication share software and machine: however many, they weigh as one independent
+# run, and one alone, which may have run otherwise than it says, as half of one.
+_HALF_WEIGHT_RUNS = 1
 # Before any evidence: mechanisms have no bias but for some 5 %, and err by 10 %, within a factor.
 _BEFORE = Spread(0.0, 0.1)
 _BIAS_WITHIN, _SCALE_WITHIN = 0.05, 0.5
 _BIASES = np.linspace(-0.2, 0.2, 81)
 _SCALES = np.geomspace(0.02, 0.4, 61)
+_QUANTILES = np.array([0.2, 0.5, LEAST_FITS, 0.9, 1 - MOST_NO])
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     write_output(
         "--output", options.output, _text(spreads, found, [*options.runs, options.failed])
     )
-    show_text(_bands(found) + f"Written to {options.output}.\n")
+    show_text(bands(found) + f"Written to {options.output}.\n")
     return OK
 
 
@@ -154,7 +157,7 @@ def _likelihood(found: Iterable[Evidence]) -> Grid:
     total = np.zeros((len(_BIASES), len(_SCALES)))
     for (_, kind), members in groups.items():
         values = tuple(each.room if each.off is None else each.off for each in members)
-        total += _mean_log(kind, values) * min(len(members), _MOST_RUNS)
+        total += _mean_log(kind, values) * len(members) / (len(members) + _HALF_WEIGHT_RUNS)
     return total
 
 
@@ -163,12 +166,11 @@ def _mean_log(kind: str, offs: tuple[float, ...]) -> Grid:
     """The mean over runs of one kind, with their logarithms of need over prediction or room."""
     distances = (np.array(offs)[:, None, None] - _BIASES[:, None]) / _SCALES
     if kind == "measured":
-        # The density of Student's t with four degrees of freedom (``predictor.memory.bands``).
-        near = 0.375 * (1 + distances**2 / 4) ** -2.5 / _SCALES
-        likelihoods = _AS_IT_SAYS * near + _OTHERWISE
+        # The density of Student's t with two degrees of freedom (``predictor.memory.bands``).
+        likelihoods = (2 + distances**2) ** -1.5 / _SCALES
     else:
         below = below_share(distances)
-        likelihoods = _AS_IT_SAYS * (below if kind == "ran" else 1 - below) + 1 - _AS_IT_SAYS
+        likelihoods = _FOR_MEMORY * (below if kind == "ran" else 1 - below) + 1 - _FOR_MEMORY
     mean: Grid = np.log(likelihoods).mean(axis=0)
     return mean
 
@@ -186,24 +188,39 @@ def _middle(likelihood: Grid, before: Spread) -> Spread:
     )
 
 
-def _bands(found: Sequence[Evidence]) -> str:
-    """Runs by publication and band, each publication with spreads that never saw it."""
+def bands(found: Sequence[Evidence]) -> str:
+    """Runs by publication and band, each publication with spreads that never saw it; and how much
+    of what it measured is below quantiles of these, publications alike."""
     lines = [f"{'each publication left out':36}" + "".join(f"{band:>8}" for band in BANDS)]
-    total = dict.fromkeys(BANDS, 0)
+    total, below = dict.fromkeys(BANDS, 0), list[NDArray[np.float64]]()
     for publication in sorted({each.publication for each in found}):
         spreads = fit([each for each in found if each.publication != publication])
+        own = [each for each in found if each.publication == publication]
+        of = [spreads.get(each.software, spreads["any"]) for each in own]
         for failed in (False, True):
             counts = dict.fromkeys(BANDS, 0)
-            for each in found:
-                if each.publication == publication and each.failed == failed:
-                    spread = spreads.get(each.software, spreads["any"])
+            for each, spread in zip(own, of, strict=True):
+                if each.failed == failed:
                     counts[band_of(spread.probability(1.0, math.exp(each.room)))] += 1
             if sum(counts.values()):
                 name = f"{publication}, failed" if failed else publication
                 lines.append(f"{name:36}" + "".join(f"{counts[band]:8}" for band in BANDS))
             if not failed:
                 total = {band: total[band] + counts[band] for band in BANDS}
+        shares = [
+            spread.probability(1.0, math.exp(each.off))
+            for each, spread in zip(own, of, strict=True)
+            if each.off is not None
+        ]
+        if shares:
+            below.append((np.array(shares)[:, None] <= _QUANTILES).mean(axis=0))
     lines.append(f"{'all that ran':36}" + "".join(f"{total[band]:8}" for band in BANDS))
+    if below:
+        held = (
+            f"{share:.0%} below {q:.0%}"
+            for share, q in zip(np.mean(below, 0), _QUANTILES, strict=True)
+        )
+        lines.append(f"measured, {len(below)} publications alike: {', '.join(held)}")
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,7 @@
 """Whether a need that is predicted fits: a probability, and the band it lies in.
 
 Predictions of memory err too. How far measured needs were from predicted ones, as a logarithm, is
-taken to be Student's t with four degrees of freedom, moved by a bias and stretched by a scale for
+taken to be Student's t with two degrees of freedom, moved by a bias and stretched by a scale for
 each software (``spread.yaml``, made by ``trainscout memory``): most needs are predicted closely, a
 few are twice what was predicted, and software whose memory was read and measured is known better.
 """
@@ -23,7 +23,7 @@ SPREAD = Path(__file__).parent / "spread.yaml"
 # A recipe fits where four in five such runs would, and does not where not one in fifty would.
 LEAST_FITS, MOST_NO = 0.8, 0.02
 # The quantile of the distribution that belongs to the latter.
-_QUANTILE_NO = 2.9985
+_QUANTILE_NO = 4.8487
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,9 @@ class Spread:
 
 
 def below_share(distance: Any) -> Any:
-    """What of Student's t with four degrees of freedom is below ``distance``, a number or an
+    """What of Student's t with two degrees of freedom is below ``distance``, a number or an
     array."""
-    share = distance / (4 + distance**2) ** 0.5
-    return 0.5 + share * (0.75 - 0.25 * share**2)
+    return 0.5 + 0.5 * distance / (2 + distance**2) ** 0.5
 
 
 def spread_of(framework: Framework) -> Spread:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.laboratory.published.runs import RUN, declarations
-from trainscout.simulators.laboratory.memory import FAILED_LAYOUTS, Evidence, evidence, fit
+from trainscout.simulators.laboratory.memory import FAILED_LAYOUTS, Evidence, bands, evidence, fit
 from trainscout.simulators.laboratory.published.rows import read_rows
 
 
@@ -35,10 +35,20 @@ def test_a_run_that_was_another_than_it_says_is_no_error_of_predictions() -> Non
     assert with_another.scale == pytest.approx(as_told.scale, rel=0.1)
 
 
-def test_runs_of_one_publication_weigh_as_one() -> None:
-    alone = fit(told("paper", 0.1))
-    assert fit(told("paper", *[0.1] * 50)) == alone
-    assert fit(told("paper", 0.1) + told("another", 0.1))["any"].bias > alone["any"].bias
+def test_runs_of_one_publication_weigh_at_most_as_one_and_a_single_run_as_half() -> None:
+    def moved(*offs: float) -> float:
+        return fit(told("paper", *offs))["any"].bias
+
+    assert 0 < moved(0.1) < moved(0.1, 0.1) < moved(*[0.1] * 50) <= moved(*[0.1] * 500)
+    halves = fit(told("paper", 0.1) + told("another", 0.1))["any"]
+    assert halves.bias == pytest.approx(moved(*[0.1] * 500), abs=1e-3)
+
+
+def test_bands_say_what_publications_left_out_measured() -> None:
+    found = [each for place in range(10) for each in told(f"paper {place}", *[0.1] * 4, 0.9)]
+    *_, last = bands(found).splitlines()
+    assert last.startswith("measured, 10 publications alike: 0% below 20%, ")
+    assert last.endswith(", 80% below 80%, 80% below 90%, 80% below 98%")
 
 
 def test_what_ran_beyond_the_capacity_and_what_failed_below_it_pull_apart() -> None:

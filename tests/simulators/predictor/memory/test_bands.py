@@ -20,8 +20,8 @@ CAPACITY = 80 * 2**30
 def test_half_of_such_runs_fit_where_the_corrected_need_is_the_capacity() -> None:
     spread = Spread(bias=0.1, scale=0.05)
     assert spread.probability(CAPACITY * np.exp(-0.1), CAPACITY) == pytest.approx(0.5)
-    # Tables of Student's t with four degrees of freedom: 90 % below 1.533, 2.5 % below -2.776.
-    above, below = np.exp(-0.1 - 0.05 * 1.533), np.exp(-0.1 + 0.05 * 2.776)
+    # Tables of Student's t with two degrees of freedom: 90 % below 1.886, 2.5 % below -4.303.
+    above, below = np.exp(-0.1 - 0.05 * 1.886), np.exp(-0.1 + 0.05 * 4.303)
     assert spread.probability(CAPACITY * above, CAPACITY) == pytest.approx(0.9, abs=1e-3)
     assert spread.probability(CAPACITY * below, CAPACITY) == pytest.approx(0.025, abs=1e-3)
     assert spread.probability(0, CAPACITY) == 1.0
