@@ -181,9 +181,11 @@ def _other_training(statement: Statement) -> str | None:
     """Why what was trained, or how, is none that a job can describe; None when it may be one."""
     if statement.says("other_training"):
         return f"{statement.facts['other_training']} is not modelled of rows"
-    for kind in filter(statement.says, ("dora", "kto")):
-        if project_of(statement) not in ("huggingface", "deepspeed"):
-            return f"{kind} is modelled as PEFT and TRL run it alone"
+    project = project_of(statement)
+    if statement.says("dora") and project not in ("huggingface", "deepspeed", "bridge", "nemo"):
+        return "dora is modelled as PEFT or Megatron-Bridge run it"
+    if statement.says("kto") and project not in ("huggingface", "deepspeed"):
+        return "kto is modelled as TRL runs it"
     if statement.says("not_causal"):
         return f"{statement.facts['not_causal']}: not a decoder-only transformer"
     return None

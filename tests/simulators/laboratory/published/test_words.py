@@ -106,8 +106,7 @@ def test_what_narrows_or_negates_is_read_first():
         ("ZeRO-Offload", "optimizer is on the CPU"),
         ("DeepSpeed ZeRO-3 offload", "optimizer is on the CPU"),
         ("video diffusion transformer", "decoder-only"),
-        ("DoRA rank 8 on q_proj", "dora is modelled as PEFT"),
-        ("KTO with LoRA", "kto is modelled as PEFT"),
+        ("KTO with LoRA", "kto is modelled as TRL"),
     ],
 )
 def test_what_cannot_be_modelled_is_refused(notes, reason):
@@ -130,6 +129,16 @@ def test_adapters_are_replayed_as_adapters():
     assert reference.training.packed_lengths == ()
     packed = replayable(notes="varlen attention over packed documents of about 430 tokens").job
     assert packed.training.packed_lengths == (430,)
+
+
+def test_dora_of_megatron_bridge_has_tensor_parallel_ranks():
+    notes, framework = "DoRA rank 8 on q_proj", "Megatron-Bridge 26.06"
+    job = replayable(notes=notes, framework=framework).job
+    assert job.training.lora.dora
+    assert job.recipe.tp > 1
+    assert job.framework.dora_of_factors
+    refused = job_of(replace(RUN, notes=notes, framework="Megatron-LM"), declarations())
+    assert "dora is modelled as PEFT or Megatron-Bridge" in refused.reason
 
 
 @pytest.mark.parametrize("framework", ["Hugging Face TRL", "Transformers, DeepSpeed ZeRO-2"])
