@@ -72,3 +72,16 @@ def test_moments_of_embeddings_stay_in_fp32_where_a_framework_says_so() -> None:
         framework = replace(job.framework, moments_8bit=kept)
         found = moment_bytes(parameters, replace(job, framework=framework))
         assert found == pytest.approx(256_000 / shards * 2 * (1 + 4 / 256) + more, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("tp", "zero_stage", "flattens", "layers"),
+    [(1, 0, False, 0), (1, 0, True, 3), (1, 1, False, 3), (2, 0, False, 3)],
+)
+def test_python_goes_through_dtensors_and_deepspeed_s_parameters(
+    tp: int, zero_stage: int, flattens: bool, layers: int
+) -> None:
+    job = make_job(tp=tp, zero_stage=zero_stage)
+    job = replace(job, framework=replace(job.framework, flattens_gradients=flattens))
+    assert optimizer_block(job, LocalParameters(1000), 3).listed >= layers
+    assert bool(optimizer_block(job, LocalParameters(1000), 3).listed) == bool(layers)
