@@ -114,7 +114,8 @@ def framework_of(
     ):
         # What ran was somebody's modules in its engine.
         assumed.append(f"{name} is declared without {unsupported[0]}: Hugging Face's modules")
-        name = "huggingface"
+        own = dataclasses.replace(frameworks[name], lacks=(), loops_experts=True)
+        frameworks = {**frameworks, name: own}
     framework = frameworks[name]
     changes = _dated(name, statement, era, gpu)
     if name.startswith("megatron"):

@@ -65,10 +65,11 @@ def assumptions_of(
         )
     if job.model.moe is not None:
         stated.append(_loads_of_experts(job, job.model.moe))
-        if job.framework.loops_experts and recipe.zero_stage == 3:
+        looped = job.framework.loops_experts and not job.framework.torch_wrappers
+        if looped and recipe.zero_stage == 3:
             stated.append(
                 "experts run one after another, but their parameters are gathered layer by layer: "
-                "far too fast where each of many has its gathers (measured once: 14 times)"
+                "far too fast where each of many has its gathers (measured once: 3 times)"
             )
     estimated = estimated_mixers(job.model, job.gpu.architecture.products)
     if estimated:

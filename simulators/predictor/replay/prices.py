@@ -257,9 +257,9 @@ class Pricer:
                     seconds[place] += self._host_product_s
                 elif isinstance(priced.op, ir.Collective) and priced.op.communicator == "tp":
                     seconds[place] += self._host_tp_s
-        if block.unit and seconds:
-            recomputed = 0 < forward_ops < len(operations)
-            seconds[0] += (1 + (self._hooks_modules and recomputed)) * self._host_unit_s
+        if block.units and seconds:
+            passes = 1 + (self._hooks_modules and 0 < forward_ops < len(operations))
+            seconds[0] += passes * block.units * self._host_unit_s
         if block.listed:
             seconds[0] += block.listed * self._host_list_s
         return seconds

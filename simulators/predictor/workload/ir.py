@@ -270,22 +270,22 @@ class Block:
 
     ``peak_bytes`` is the most the block holds at any time beyond what is live before it,
     its own ``Alloc`` included. ``forward_ops`` of the operations are issued by forward passes,
-    recomputed ones included, the others by autograd. It is a ``unit`` if hooks
-    of what shards its parameters run with it; Python goes through the parameters of ``listed``
-    layers one by one. Equality is by content: ``digest`` names it.
+    recomputed ones included, the others by autograd. Hooks of what shards its parameters run with
+    it as with so many ``units``; Python goes through the parameters of ``listed`` layers one by
+    one. Equality is by content: ``digest`` names it.
     """
 
     name: str
     ops: tuple[Op, ...]
     peak_bytes: int = field(default=0)
     forward_ops: int = 0
-    unit: bool = False
+    units: float = 0.0
     listed: int = 0
 
     @cached_property
     def digest(self) -> Digest:
         """Stands for the content, in which the name does not enter, as a key."""
-        return Digest((self.ops, self.peak_bytes, self.forward_ops, self.unit, self.listed))
+        return Digest((self.ops, self.peak_bytes, self.forward_ops, self.units, self.listed))
 
     @cached_property
     def communicators(self) -> tuple[str, ...]:

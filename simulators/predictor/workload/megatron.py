@@ -36,6 +36,11 @@ def build_workload(job: Job) -> Workload:
     return compose_workload(job, shard, lambda shape: build_chunk(shard, mode, shape))
 
 
+# Modules of Transformers' Llama layer and of an expert (4.51, modeling_qwen3_moe.py: Qwen3MoeMLP),
+# each with hooks under DeepSpeed's ZeRO 3, which were measured on such layers.
+_LAYER_MODULES, _EXPERT_MODULES = 13, 5
+
+
 @dataclass(frozen=True)
 class ChunkShape:
     """What a chunk holds: so many of each of ``Model.layer_kinds``, and the model's ends or not.
@@ -121,8 +126,9 @@ class ChunkMode:
     used. ``flattened_bytes`` a gradient are moved on its way to the buffer that is reduced, where
     it is ``hooked`` by a hook on each parameter, in Python.
     ``units``: hooks of what shards run with every layer, and where FSDP wraps them ``ends_too``
-    (hooks of others sit on modules, of which the ends have few). ``one_root_unit`` as in the
-    framework, under FSDP. The activations of the first ``offloaded`` layers leave the GPU.
+    (hooks of others sit on modules, of which the ends have few), in one with experts as often as
+    in so many more (``expert_units``). ``one_root_unit`` as in the framework, under FSDP. The
+    activations of the first ``offloaded`` layers leave the GPU.
     ``references`` pass each micro-batch forward, too.
     """
 
@@ -133,6 +139,7 @@ class ChunkMode:
     flattened_bytes: int
     hooked: bool
     units: bool
+    expert_units: float
     ends_too: bool
     one_root_unit: bool
     offloaded: int
@@ -149,6 +156,7 @@ class ChunkMode:
             flattened_bytes(job),
             job.framework.flattens_gradients and not job.gathers_units,
             job.hooks_units,
+            _expert_units(job),
             job.framework.torch_wrappers,
             job.framework.one_root_unit and job.gathers_units,
             recipe.offloaded_layers,
@@ -191,7 +199,8 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     if mode.flattened_bytes:
         runs = [_flattened(run, mode.flattened_bytes, mode.hooked) for run in runs]
     if mode.units:
-        runs = [_unit(run) if run.is_layer or mode.ends_too else run for run in runs]
+        more = mode.expert_units
+        runs = [_unit(run, more) if run.is_layer or mode.ends_too else run for run in runs]
     return Chunk(tuple(runs), copied)
 
 
@@ -262,11 +271,21 @@ def _flattened(run: Run, bytes_per_gradient: int, hooked: bool) -> Run:
     return replace(run, backward=replace(run.backward, ops=ops, listed=listed))
 
 
-def _unit(run: Run) -> Run:
+def _unit(run: Run, expert_units: float) -> Run:
     if not run.parameters.held.total:
         return run
-    forward, backward = (replace(block, unit=True) for block in (run.forward, run.backward))
+    units = 1 + (expert_units if run.parameters.expert else 0)
+    forward, backward = (replace(block, units=units) for block in (run.forward, run.backward))
     return replace(run, forward=forward, backward=backward)
+
+
+def _expert_units(job: Job) -> float:
+    """Of the hooks of a dense layer's modules those that run with the experts of a rank, where
+    each is a module of its own."""
+    moe, framework = job.model.moe, job.framework
+    if moe is None or not framework.loops_experts or framework.torch_wrappers:
+        return 0.0
+    return moe.num_experts // job.recipe.ep * _EXPERT_MODULES / _LAYER_MODULES
 
 
 def _with_exchanges_overlapping(run: Run) -> Run:

@@ -182,7 +182,8 @@ def test_experts_were_megatron_core_s_before_its_dense_models():
 def test_transformers_models_run_under_deepspeed_s_engine(label):
     assert framework(framework=label).name == "deepspeed"
     outcome = replayable(framework=label, num_experts=8, topk=2, moe_ffn_hidden=14336, ep=4)
-    assert outcome.job.framework.name == "huggingface"
+    assert outcome.job.framework.name == "deepspeed"
+    assert outcome.job.framework.loops_experts
     assert any("deepspeed is declared without experts" in text for text in outcome.assumptions)
 
 

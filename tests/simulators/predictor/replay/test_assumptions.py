@@ -55,6 +55,8 @@ def test_gathers_of_experts_in_a_loop_are_said_to_be_too_few() -> None:
     loop = {"loops_experts": True}
     assert "far too fast" in statement(model=MOE, zero_stage=3, training=loop)
     assert "far too fast" not in statement(model=MOE, zero_stage=1, training=loop)
+    units = {**loop, "torch_wrappers": True}
+    assert "far too fast" not in statement(model=MOE, zero_stage=3, training=units)
     assert "far too fast" not in statement(model=MOE, zero_stage=3)
 
 

@@ -61,7 +61,7 @@ def test_lag_is_at_least_the_wait_and_at_most_all_launches(
 def lag_s(**framework: float) -> float:
     job = make_job(MOE, nodes=2, batch=32, ep=2)
     software = replace(job.framework, host_launch_s=1e-6, **framework)
-    layer = replace(build_workload(job).stages[0].chunks[0].runs[1].forward, unit=True)
+    layer = replace(build_workload(job).stages[0].chunks[0].runs[1].forward, units=1.0)
     priced = Pricer.of(replace(job, framework=software), communicators(job)).block(layer)
     return float(priced.part_s[PART_INDEX[HOST]])
 
@@ -72,6 +72,18 @@ def test_all_that_the_host_does_after_a_wait_keeps_the_device_waiting(
 ) -> None:
     """The operations that it issues, and the next layer's hooks."""
     assert lag_s(**slower) > lag_s() + 0.9e-3
+
+
+@pytest.mark.parametrize("facts", [{}, {"torch_wrappers": True}])
+def test_experts_that_are_modules_have_hooks_of_their_own(facts: dict[str, bool]) -> None:
+    """Under DeepSpeed's ZeRO 3; FSDP has one unit for a layer."""
+    job = make_job(MOE, nodes=2, batch=32, ep=2, zero_stage=3)
+    looped = replace(job.framework, loops_experts=True, **facts)
+    runs = build_workload(replace(job, framework=looped)).stages[0].chunks[0].runs
+    layer = next(run for run in runs if run.parameters.expert)
+    assert MOE.moe is not None
+    own = 0.0 if facts else MOE.moe.num_experts // 2 * 5 / 13
+    assert layer.forward.units == layer.backward.units == pytest.approx(1 + own)
 
 
 def step_s(model: Model, **framework: object) -> float:
