@@ -15,7 +15,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("conf", "optimizer", "planning", "pruning", "reports", "simulators", "trainscout")
 PREDICTOR = "simulators.predictor"
-EMULATION = "simulators.virtual_cluster.emulation"
 PREDICTING = {PREDICTOR, "simulators"}
 # From the ground up: what each house imports besides itself. ``simulators`` are its loose files,
 # the registry of simulators, which knows the virtual cluster by name only.
@@ -119,8 +118,6 @@ TYPES_OF_CIRCLES = {
     (f"{PREDICTOR}.question.knob", f"{PREDICTOR}.question.job"),
     (f"{PREDICTOR}.question.knobs.recomputation", f"{PREDICTOR}.question.job"),
     ("pruning.bounds.columns", "pruning.bounds.recipe_bounds"),
-    (f"{EMULATION}.rank_state", f"{EMULATION}.fake_tensors"),
-    (f"{EMULATION}.recorder", f"{EMULATION}.compiled"),
 }
 
 

@@ -42,20 +42,16 @@ def prediction_metrics(prediction: Prediction) -> dict[str, float]:
         )
     }
     memory = prediction.memory
-    metrics |= interval_metrics("step_time", "s", prediction.interval_s)
+    metrics |= interval_metrics(prediction.interval_s)
     # In GiB, for people: charts would write bytes as billions.
     for name in ("peak_allocated", "peak_reserved", "needed", "headroom"):
         metrics[f"memory/{name}_gib"] = getattr(memory, f"{name}_bytes") / _GIB
     return metrics | breakdown_metrics(prediction.breakdown_s, prediction.evidence_share)
 
 
-def interval_metrics(
-    name: str, unit: str, interval: tuple[float, float] | None
-) -> dict[str, float]:
-    """Both ends of an error bar; nothing where there is none."""
-    if interval is None:
-        return {}
-    return {f"{name}_low_{unit}": interval[0], f"{name}_high_{unit}": interval[1]}
+def interval_metrics(interval_s: tuple[float, float] | None) -> dict[str, float]:
+    """Both ends of the step time's error bar; nothing where there is none."""
+    return dict(zip(("step_time_low_s", "step_time_high_s"), interval_s or (), strict=False))
 
 
 def breakdown_metrics(

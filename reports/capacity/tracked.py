@@ -163,7 +163,7 @@ _PLAIN = (
 def _cell_metrics(cell: Record) -> dict[str, float]:
     metrics = {name: cell[name] for name in _PLAIN if cell[name] is not None}
     metrics["memory/needed_gib"] = cell["needed_bytes"] / 2**30
-    metrics |= interval_metrics("step_time", "s", cell["step_interval_s"])
+    metrics |= interval_metrics(cell["step_interval_s"])
     if cell["days_interval"] is not None:
         metrics["days_low"], metrics["days_high"] = cell["days_interval"]
     return metrics | breakdown_metrics(cell["breakdown_s"], cell["evidence_share"])

@@ -207,7 +207,7 @@ def overlap_of(path: Path, gpu: Gpu) -> dict[str, float]:
     }
 
 
-def measure_collectives(device: TorchCollectives, source: str) -> list[dict[str, object]]:
+def measure_collectives(device: TorchCollectives) -> list[dict[str, object]]:
     """Rows of ``cluster.measured_collectives``: every kind, over one node up to all."""
     rows: list[dict[str, object]] = []
     for kind in MEASURED_KINDS:
@@ -219,7 +219,7 @@ def measure_collectives(device: TorchCollectives, source: str) -> list[dict[str,
                 if seconds is not None:
                     rate = size * bus_factor(kind, ranks) / seconds * 1e-9
                     row = {"collective": kind, "nodes": nodes, "bytes": size}
-                    rows.append(row | {"bus_GBps": round(rate, 3), "source": source})
+                    rows.append(row | {"bus_GBps": round(rate, 3), "source": "trainscout measure"})
     return rows
 
 
@@ -294,7 +294,7 @@ def _collectives(device: TorchCollectives, job: Job | None) -> list[dict[str, ob
         field_ = "cluster.gpus_per_node"
         raise InputError(field_, job.cluster.gpus_per_node, problem, "as many as GPUs")
     try:
-        return measure_collectives(device, "trainscout measure")
+        return measure_collectives(device)
     finally:
         device.close()
 

@@ -15,6 +15,7 @@ from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError, check_size
 from trainscout.simulators.predictor.question.job import Job
 
+FIELD = "--from-log"
 SECONDS, TOKENS, SAMPLES = "seconds", "tokens per second and GPU", "samples per second"
 
 
@@ -73,14 +74,14 @@ class _Steps:
         self.steps.append(step)
 
 
-def read_steps(path: Path, field: str) -> tuple[Format, list[Step]]:
+def read_steps(path: Path) -> tuple[Format, list[Step]]:
     """The steps in a log, and the format of its lines.
 
     Raises:
         InputError: for a log that cannot be read, or without steps of any known framework.
     """
     found: dict[tuple[str, str], _Steps] = {}
-    for number, form, text, match in _matches(_lines(path, field)):
+    for number, form, text, match in _matches(_lines(path)):
         parts = match.groupdict()
         # Bars of loading, evaluation and training differ in how much there is to do.
         key = form.framework, parts.get("total") or ""
@@ -92,7 +93,7 @@ def read_steps(path: Path, field: str) -> tuple[Format, list[Step]]:
             # Training is what takes longest.
             return form, max(kinds, key=lambda each: (each.since_s, len(each.steps))).steps
     names = ", ".join(each.framework for each in FORMATS)
-    raise InputError(field, path, "has no step of a known framework", f"a log of {names}")
+    raise InputError(FIELD, path, "has no step of a known framework", f"a log of {names}")
 
 
 def _matches(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Format, str, re.Match[str]]]:
@@ -121,16 +122,16 @@ def _match(text: str) -> tuple[Format, str, re.Match[str]] | None:
     return None
 
 
-def _lines(path: Path, field: str) -> Iterator[tuple[int, str]]:
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        check_size(field, path, _MOST_BYTES)
+        check_size(FIELD, path, _MOST_BYTES)
         with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
             for number, line in enumerate(file, 1):
                 # A progress bar writes over itself.
                 for part in line.rstrip("\n").split("\r"):
                     yield number, _ESCAPES.sub("", part[:_LONGEST])
     except OSError as error:
-        raise InputError(field, path, f"cannot be read: {error.strerror}") from error
+        raise InputError(FIELD, path, f"cannot be read: {error.strerror}") from error
 
 
 def _step(form: Format, line: int, text: str, match: re.Match[str]) -> Step:
@@ -183,18 +184,18 @@ class _Timed:
     seconds: float
 
 
-def read_log(path: Path, job: Job, field: str = "--from-log", *, recent: bool = False) -> LogSteps:
+def read_log(path: Path, job: Job, *, recent: bool = False) -> LogSteps:
     """The step time that a log of a job's run says; ``recent``: of the last ``RECENT`` steps.
 
     Raises:
         InputError: for a log that cannot be read, without steps of any known framework, of another
             batch than the job's, or of several jobs; with the line.
     """
-    form, steps = read_steps(path, field)
-    own, notes = _of_batch(path, field, steps, job)
+    form, steps = read_steps(path)
+    own, notes = _of_batch(path, steps, job)
     starts = [_without_warm_up(each) for each in _starts(form, own, job)]
     if not recent:
-        _one_job(path, field, starts)
+        _one_job(path, starts)
     warm = [step for first, _ in starts for step in first]
     if warm:
         times = f", after {len(starts)} starts" if len(starts) > 1 else ""
@@ -205,14 +206,14 @@ def read_log(path: Path, job: Job, field: str = "--from-log", *, recent: bool = 
     kept, far = _near(settled[-RECENT:] if recent else settled)
     if len(kept) < _LEAST_STEPS:
         problem = f"has {len(kept)} steps of {form.framework} besides warm-up"
-        raise InputError(field, path, problem, f"at least {_LEAST_STEPS}")
+        raise InputError(FIELD, path, problem, f"at least {_LEAST_STEPS}")
     if far:
         lines = ", ".join(str(step.line) for step in far[:5]) + (", ..." * (len(far) > 5))
         notes.append(f"{len(far)} steps are far from the others (line {lines})")
     return LogSteps(form.framework, median(kept), len(kept), tuple(notes))
 
 
-def _of_batch(path: Path, field: str, steps: list[Step], job: Job) -> tuple[list[Step], list[str]]:
+def _of_batch(path: Path, steps: list[Step], job: Job) -> tuple[list[Step], list[str]]:
     """The steps of the job's batch: those before may be of one that still grew."""
     batch = job.training.global_batch_size
     batches = (batch, job.tokens_per_step)
@@ -227,7 +228,7 @@ def _of_batch(path: Path, field: str, steps: list[Step], job: Job) -> tuple[list
     if len(own) < _LEAST_STEPS:
         problem = f"has steps of {other[0].batch} samples at line {other[0].line}"
         allowed = f"the log of the job that is given, {batch} samples a step"
-        raise InputError(field, path, problem, allowed)
+        raise InputError(FIELD, path, problem, allowed)
     stated = f"{len(other)} of {len(steps)} steps are of another batch (line {other[0].line}: "
     return own, [f"{stated}{other[0].batch} samples)"]
 
@@ -261,7 +262,7 @@ def _without_warm_up(steps: list[_Timed]) -> tuple[list[_Timed], list[_Timed]]:
     return steps[:warm], steps[warm:]
 
 
-def _one_job(path: Path, field: str, starts: list[tuple[list[_Timed], list[_Timed]]]) -> None:
+def _one_job(path: Path, starts: list[tuple[list[_Timed], list[_Timed]]]) -> None:
     """Refuse a log whose parts (from one start of a run to the next, in quarters) differ in
     speed."""
     usual = 0.0
@@ -283,7 +284,7 @@ def _one_job(path: Path, field: str, starts: list[tuple[list[_Timed], list[_Time
                 f"{began} at line {line}, with steps of {found:.4g} s after {usual:.4g} s: "
                 "several jobs in one log"
             )
-            raise InputError(field, path, problem, "one log for each job, as it runs now")
+            raise InputError(FIELD, path, problem, "one log for each job, as it runs now")
 
 
 def _alike(seconds: float, usual: float) -> bool:

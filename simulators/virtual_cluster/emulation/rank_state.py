@@ -18,7 +18,7 @@ from .recorder import Recorder
 from .stream_order import StreamOrder
 
 if TYPE_CHECKING:
-    from .fake_tensors import DatalessMode
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 class Numbers:
@@ -63,7 +63,7 @@ class RankState:
     recorder: Recorder
     order: StreamOrder
     memory: DeviceMemory
-    dataless: DatalessMode
+    dataless: FakeTensorMode
     values: Any
     numbers: Numbers
     lock: Any = field(default_factory=RLock)

@@ -13,15 +13,12 @@ from pathlib import Path
 # Live mode replaces the clocks of ``time``; this one stays real.
 from time import thread_time_ns as _thread_time_ns
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainscout.simulators.virtual_cluster.traces import events
 
 from .gaps import gap_left
 from .sink import Sink
-
-if TYPE_CHECKING:
-    from .compiled import CompiledBackward
 
 _OWN = str(Path(__file__).parent) + os.sep
 
@@ -90,8 +87,8 @@ class Recorder:
         self.sink = sink
         # The autograd engine's task this thread works on, -1 outside of backward.
         self._graph_task = graph_task
-        # Follows compiled regions through backward; set while installing.
-        self.backward: CompiledBackward | None = None
+        # A ``CompiledBackward``, which follows compiled regions; set while installing.
+        self.backward: Any = None
         self.sites = Sites(skipped, self.emit)
         self.step = 0
         # The script is ended when it begins another step after so many; None: never. Told before.

@@ -167,7 +167,7 @@ def main(arguments: Sequence[str]) -> int:
             leave_no_empty_folder(trace_path(args.traces, rank))
     show_report(simulation, measured)
     if args.perfetto is not None:
-        write_timeline("--perfetto", args.perfetto, simulation)
+        write_timeline(args.perfetto, simulation)
     return 0
 
 

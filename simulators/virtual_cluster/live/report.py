@@ -110,11 +110,11 @@ def _show_inventions(console: Any, measured: Measured) -> None:
         console.print(f"    and {len(found) - _MOST_INVENTIONS} more places")
 
 
-def write_timeline(option: str, path: Path, simulation: Simulation) -> None:
+def write_timeline(path: Path, simulation: Simulation) -> None:
     """The run as a Chrome trace: a process for each rank, a thread for each stream."""
     slices = simulation.slices or []
     threads: dict[tuple[int, str], int] = {}
-    with chrome_file(option, path) as trace:
+    with chrome_file("--perfetto", path) as trace:
         for rank in simulation.hosts:
             trace.process(rank, f"rank {rank}")
         for each in sorted(slices, key=lambda one: (one.rank, one.lane, one.start_ps)):

@@ -106,7 +106,7 @@ class FlowEngine:
         _require(latencies, "flow.latency_s", _LONGEST_S)
         check_routes(np.asarray(routes.links), self._links.rate)
         moments = to_femtoseconds(starts)
-        self._require_remembered("flow.start_s", moments)
+        self._require_remembered(moments)
         first = self._used
         self._reserve(count)
         new = slice(first, first + count)
@@ -244,11 +244,11 @@ class FlowEngine:
             raise InputError("flow", number, problem, f"a flow up to {self._next - 1}")
         return slots
 
-    def _require_remembered(self, field: str, times: Ints) -> None:
+    def _require_remembered(self, times: Ints) -> None:
         if len(times) and times.min() < self._floor:
             start_s = float(times.min()) / t.FEMTOSECONDS
             floor_s = self._floor / t.FEMTOSECONDS
-            raise InputError(field, start_s, "was forgotten", f">= {floor_s}")
+            raise InputError("flow.start_s", start_s, "was forgotten", f">= {floor_s}")
 
     def _reserve(self, flows: int) -> None:
         hops = self._flows.paths.shape[1]
