@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Generator, Iterator
@@ -54,11 +55,12 @@ _LONG = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
 
-    def place(item: pytest.Item) -> int:
-        name = item.path.relative_to(here).as_posix()
+    @functools.cache
+    def place(path: Path) -> int:
+        name = path.relative_to(here).as_posix()
         return next((at for at, long in enumerate(_LONG) if name.startswith(long)), len(_LONG))
 
-    items.sort(key=place)
+    items.sort(key=lambda item: place(item.path))
     if config.getoption("--hypothesis-profile") != "deep":
         deep = [item for item in items if item.get_closest_marker("deep")]
         config.hook.pytest_deselected(items=deep)

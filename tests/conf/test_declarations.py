@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 import trainscout.conf
 from tests.conf.conftest import Compose, names
 from tests.parameter_count import count_parameters
 from trainscout.conf.build import build_question, build_recipe
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.kernels.choice import sustained_flops_per_s
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
@@ -91,7 +91,7 @@ CLUSTERS = {
 
 def declared(group: str, name: str) -> dict[str, object]:
     path = Path(trainscout.conf.__file__).parent / group / f"{name}.yaml"
-    content = yaml.safe_load(path.read_text())
+    content = read_yaml(path)
     assert isinstance(content, dict)
     return content
 
