@@ -310,7 +310,7 @@ def test_training_is_traced_whatever_starts_it(
     (tmp_path / "training.py").write_text(TRAINING)
     (tmp_path / name).write_text(STARTED_BY[name])
     options = ("--world-size", "16", "--rank", "3", "--steps", "2")
-    run = emulate(tmp_path, str(tmp_path / name), *options, check=True, cold=name == "train.sh")
+    run = emulate(tmp_path, str(tmp_path / name), *options, check=True, cold=name == "launched.sh")
     assert run.code == 0, run.output
     assert (run.trace.header.rank, run.trace.header.world_size) == (3, 16)
     steps = {each.step for each in run.trace.events if isinstance(each, Phase)}
