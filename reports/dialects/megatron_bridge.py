@@ -209,9 +209,7 @@ def _model(job: Job, settings: Settings) -> Section:
         "add_bias_linear": model.linear_bias,
         "add_qkv_bias": model.qkv_bias,
         **_switches(settings, "qk_layernorm"),
-        "apply_rope_fusion": "--no-rope-fusion" not in settings
-        and model.position == "rope"
-        and model.mla is None,
+        "apply_rope_fusion": "--no-rope-fusion" not in settings and model.position == "rope",
         **_switches(settings, "cross_entropy_loss_fusion"),
         "cross_entropy_fusion_impl": settings.get("--cross-entropy-fusion-impl", "native"),
         "attention_backend": Code(f"AttnBackend.{settings['--attention-backend']}"),

@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 
-from tests.reports.dialects.jobs import jobs
+from tests.reports.dialects.jobs import LATENT, jobs
 from tests.simulators.jobs import LLAMA, make_job
 from trainscout.reports.dialects import megatron_core
 from trainscout.reports.launch.directory import megatron_launch
@@ -140,6 +140,12 @@ def test_packs_that_ranks_share_are_padded_and_their_loss_counted_by_tokens():
     assert (
         "calculate_per_token_loss" not in launch(make_job(LLAMA, cp=2)).files["megatron_bridge.py"]
     )
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_positions_of_latent_attention_are_fused_where_they_were_predicted_so(fused: bool):
+    job = make_job(LATENT, training={"fused_rope": fused})
+    assert f"apply_rope_fusion={fused}" in launch(job).files["megatron_bridge.py"]
 
 
 def test_a_teacher_is_sharded_as_the_student():
