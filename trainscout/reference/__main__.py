@@ -106,7 +106,6 @@ def support_matrix(catalogue: Catalogue) -> str:
     rows = [
         (
             f"`{name}`",
-            gpu.architecture.vendor,
             f"`{gpu.architecture.name}`",
             *(products(gpu, types) for types in _PRODUCTS.values()),
             products(gpu, ("fp8",)) if gpu.architecture.microscaling else "",
@@ -118,7 +117,7 @@ def support_matrix(catalogue: Catalogue) -> str:
         for name, gpu in gpus
     ]
     types = (*_PRODUCTS, "mxfp8", "nvfp4")
-    heads = ("GPU", "vendor", "architecture", *types, "attention", "links", "runs")
+    heads = ("GPU", "architecture", *types, "attention", "links", "runs")
     return table(heads, rows, left=heads) + "\n"
 
 
