@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,6 +52,8 @@ def _group(group: str, title: str, catalogue: Catalogue) -> str:
     for name, about in described(group, catalogue).items():
         values = _flat(group, name, catalogue).items()
         sets = "<br>".join(f"`{key}: {value}`" for key, value in values)
+        # Most have no run, which the page says once.
+        about = re.sub("[;,] no run|no run; ", "", about)
         rows.append((f"[`{name}`](../conf/{group}/{name}.yaml)", about, sets))
     shown = 3 if any(sets for *_, sets in rows) else 2
     heads = (group, "what it is", "what it sets")[:shown]
