@@ -46,17 +46,15 @@ def conv1d_forward(x: Tensor, *tensors: Any) -> Tensor:
 
 
 def conv1d_backward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    dout: Tensor,
-    seq_idx: Tensor | None = None,
-    initial_states: Tensor | None = None,
-    *further: Any,
+    x: Tensor, weight: Tensor, bias: Tensor | None, dout: Tensor, *rest: Any
 ) -> tuple[Tensor | None, ...]:
-    """``causal_conv1d_cuda.causal_conv1d_bwd``: gradients of its input, weight, bias and state."""
-    inputs = (x, weight, bias, initial_states)
-    return _gradients("causal_conv1d_backward", inputs, dout, seq_idx)
+    """``causal_conv1d_cuda.causal_conv1d_bwd``: gradients of its input, weight, bias and state.
+
+    After ``dout`` come a place for the input's and the activation; before these sequences (from
+    1.1 on) and states (from 1.2 on, which then have a gradient)."""
+    states = rest[1:2] if len(rest) > 3 else ()
+    sequences = rest[0] if len(rest) > 2 else None
+    return _gradients("causal_conv1d_backward", (x, weight, bias, *states), dout, sequences)
 
 
 def _gradients(

@@ -86,18 +86,22 @@ def cases() -> dict[str, Callable[[], Any]]:
         rates, decay = torch.empty(2, TOKENS // 2, 4, **bf16), torch.empty(4, device="cuda")
         out, ungated, _, _, _, last = scan_forward(x, rates, decay, states, states, 32, z=x)
         assert (ungated.shape, last.shape) == (x.shape, (2, 4, WIDTH // 4, 16))
+        channels, weight = x.flatten(2).transpose(1, 2), torch.empty(WIDTH, 4, **bf16)
+        # As before 1.1, and as before 1.2.
+        for given in ((None, True), (None, None, True)):
+            back = causal_conv1d_cuda.causal_conv1d_bwd(channels, weight, None, channels, *given)
+            assert (back[1].shape, *back[2:]) == (weight.shape, None)
         grads = scan_backward(out, x, rates, decay, states, states, out, 32, z=x)
         assert [None if each is None else each.shape for each in grads[5:]] == [
             *(None, x.shape, None, None)
         ]
-        channels, weight = x.flatten(2).transpose(1, 2), torch.empty(WIDTH, 4, **bf16)
         assert causal_conv1d_cuda.causal_conv1d_fwd(
             channels, weight, None, None, None, None, True
         ).shape == (2, WIDTH, TOKENS // 2)
         back = causal_conv1d_cuda.causal_conv1d_bwd(
             channels, weight, None, channels, None, None, None, None, False, True
         )
-        assert (back[1].shape, back[2]) == (weight.shape, None)
+        assert (back[1].shape, *back[2:]) == (weight.shape, None, None)
         decays = torch.empty(WIDTH, 16, device="cuda")
         given = (channels, channels, decays, states.mT, states.mT, None, channels, None)
         out, made, gated = selective_scan_cuda.fwd(*given, True)
