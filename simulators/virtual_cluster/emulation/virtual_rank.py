@@ -114,6 +114,7 @@ def emulate(
     from .script_processes import install_spawn, install_threads, launch_patches
     from .training_loop import install_foreach, install_loaders, install_phases
     from .values import Values
+    from .vendor.opaque import install_element_kernels
     from .vendor.triton_kernels import triton_patches
 
     recorder = Recorder(
@@ -157,6 +158,7 @@ def emulate(
     install_graphs(state)
     install_recurrent()
     install_losses()
+    install_element_kernels()
     install_host_tensors(state)
     install_foreach()
     install_distributed(state)

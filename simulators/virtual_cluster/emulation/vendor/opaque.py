@@ -7,6 +7,7 @@ counts; a backward pass has two for each.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,22 @@ def launch(name: str, written: Sequence[Tensor | None], read: Sequence[Tensor | 
     tensors = [[each for each in side if each is not None] for side in (written, read)]
     with torch._C._AutoDispatchBelowAutograd(), torch.no_grad():
         torch.ops.triton.launch(*tensors, name, [1])
+
+
+def install_element_kernels() -> None:
+    """Let what ``torch.cuda.jiterator`` compiles be opaque: one launch over all elements."""
+
+    def run(
+        code: str, name: str, by_reference: bool, count: int, tensors: Any, numbers: Any
+    ) -> Any:
+        shape = torch.broadcast_shapes(*(each.shape for each in tensors))
+        dtype = functools.reduce(torch.promote_types, (each.dtype for each in tensors))
+        like = next((each for each in tensors if each.shape == shape), tensors[0].expand(shape))
+        made = [torch.empty_like(like, dtype=dtype) for _ in range(count)]
+        launch(name, made, tensors)
+        return made[0] if count == 1 else tuple(made)
+
+    torch._C._cuda_jiterator_compile_and_launch_kernel = run
 
 
 @differentiable

@@ -81,3 +81,20 @@ def test_kernels_are_timed_by_what_nobody_knows(tmp_path: Path) -> None:
     counted = [event.name for event in run.trace.events if isinstance(event, Op)]
     # Five runs take "1 ms", so ten are timed in 2 ms; the cache is filled before each.
     assert counted.count("aten.zero_.default") == 5 + 10
+
+
+def test_kernels_written_for_each_element(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("""
+import torch
+from torch.cuda.jiterator import _create_jit_fn, _create_multi_output_jit_fn
+one = _create_jit_fn("template <typename T> T gated(T x, T y) { return x * y; }")
+two = _create_multi_output_jit_fn("template <typename T> void both(T x, T& a, T& b) { a = x; }", 2)
+made = one(torch.ones(4, 1, device="cuda", dtype=torch.bfloat16), torch.ones(3, device="cuda"))
+print(tuple(made.shape), made.dtype, len(two(made)))
+""")
+    run = emulate(tmp_path, str(tmp_path / "script.py"), "--world-size", "1")
+    assert "(4, 3) torch.float32 2" in run.output
+    launched = [
+        each for each in run.trace.events if isinstance(each, Op) and "launch" in each.name
+    ]
+    assert len(launched) == 2
