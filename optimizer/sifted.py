@@ -273,11 +273,16 @@ class _Sieve:
             self.leave_out(passes.take(closed), bounded.take(closed))
             chosen, order = np.split(order[is_open], [at_once])
             at_once *= 2
+            # Several passes may be completed to one recipe, which counts with the first.
+            taken = passes.take(chosen)
+            none, never = np.zeros_like(taken.completed), np.full(len(chosen), np.inf)
+            counted = taken.recipes, taken.completed, none, never, never
+            survey.count_degrees(self.left_out.degrees, *counted)
             for listed in self.complete(passes.block.take(chosen)):
                 used_bytes = listed.bounded.used_bytes
                 fits = self.bounding.may_fit(listed.recipes, used_bytes).astype(np.int64)
                 self.left_out.out_of_memory += int(np.count_nonzero(fits == 0))
-                self.count_degrees(listed.recipes, np.ones_like(fits), fits, listed.bounded)
+                self.count_degrees(listed.recipes, np.zeros_like(fits), fits, listed.bounded)
                 yield listed
             self.standing.sifted(len(chosen))
 

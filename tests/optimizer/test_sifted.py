@@ -52,7 +52,7 @@ CASES = {
     "dense": (small_question(), SPACE),
     "little memory": (small_question(gib=6.0), SPACE),
     "experts": (small_question(MOE), {"name": "experts", "knobs": EXPERTS}),
-    "switches": (small_question(gib=10.0), SWITCHES),
+    "switches": (small_question(gib=9.5), SWITCHES),
     # Without replicas ZeRO stages mean the same, and each leaves other optimizer states to choose.
     "one replica": (
         small_question(MOE, nodes=1),
