@@ -17,6 +17,7 @@ from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.memory.static import static_of
 from trainscout.simulators.predictor.memory.unused import (
     deferred_bytes,
+    flattened_bytes,
     gathered_bytes,
     vacated_bytes,
 )
@@ -29,6 +30,7 @@ from trainscout.simulators.predictor.uncertainty.calibration import Calibration,
 from trainscout.simulators.predictor.uncertainty.factors import FACTORS, Factors
 from trainscout.simulators.predictor.uncertainty.posterior import traits_of
 from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.step_end import update_bytes
 
 
 def bounds_of(job, **given_):
@@ -91,11 +93,15 @@ def test_memory_is_exact_where_every_kind_of_stage_is_looked_at(job):
 
 def left_out(job):
     """Whether a stage has memory that is not there at some moment, which bounds take for never
-    there, or places that serve nothing at its peak."""
+    there, or places that serve nothing at its peak; or tensors that the optimizer flattens beside
+    others that it holds, of which bounds take no fragmentation."""
     stages = build_workload(job).stages
     statics = [static_of(job, stage) for stage in stages]
     return deferred_bytes(job, stages[0]) or any(
-        static.comes_and_goes or gathered_bytes(job, stage) or vacated_bytes(job, stage, static)
+        static.comes_and_goes
+        or gathered_bytes(job, stage)
+        or vacated_bytes(job, stage, static)
+        or (flattened_bytes(job, stage) and update_bytes(stage.parameters, job))
         for stage, static in zip(stages, statics, strict=True)
     )
 
