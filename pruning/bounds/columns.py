@@ -25,7 +25,7 @@ from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, MOST_STAGES, Layout
 from trainscout.pruning.bounds.paths import KINDS, Paths, find_paths
 from trainscout.pruning.bounds.step_end import END_FIELDS, StageEnd, StageHeld
 from trainscout.pruning.recipe_table import Distinct, Mask, RecipeTable, distinct
-from trainscout.simulators.predictor.collectives.price import open_channels
+from trainscout.simulators.predictor.collectives.price import open_connections
 from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
 from trainscout.simulators.predictor.question import knob
 from trainscout.simulators.predictor.question.job import Job
@@ -36,7 +36,7 @@ from trainscout.simulators.predictor.replay.boundary import (
     boundary_seconds,
 )
 from trainscout.simulators.predictor.replay.prices import price_together
-from trainscout.simulators.predictor.workload.communicators import communicators
+from trainscout.simulators.predictor.workload.communicators import communicators, paired
 from trainscout.simulators.predictor.workload.megatron import ChunkMode
 from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
 from trainscout.simulators.predictor.workload.passes import KINDS as KINDS_OF_PASSES
@@ -374,11 +374,13 @@ class Columns:
     def make_held(self, row: int) -> list[StageHeld]:
         job = self.bounds.job(self.table[row])
         groups = communicators(job)
-        key = (job.network, *groups.values())
-        channels = self.bounds.once(
-            "channels", key, partial(open_channels, groups.values(), job.gpu, job.network)
+        peers = paired(job)
+        connections = self.bounds.once(
+            "connections",
+            (job.network, *groups.values(), *peers.items()),
+            partial(open_connections, groups.values(), peers, job.gpu, job.network),
         )
-        return [StageHeld.of(job, chunks, channels) for chunks in self.stage_chunks(row)[1]]
+        return [StageHeld.of(job, chunks, connections) for chunks in self.stage_chunks(row)[1]]
 
     def exchanging_s(self, ends: dict[str, NDArray[Any]]) -> Floats:
         """What all passes take at least where one stage exchanges beside each, shape (rows,);

@@ -75,8 +75,8 @@ class StageHeld:
     outside_bytes: int
 
     @classmethod
-    def of(cls, job: Job, chunks: Sequence[Chunk], channels: int) -> StageHeld:
-        """Of a stage that holds ``chunks``; ``channels`` of NCCL are open."""
+    def of(cls, job: Job, chunks: Sequence[Chunk], connections: int) -> StageHeld:
+        """Of a stage that holds ``chunks``; ``connections`` of NCCL are open."""
         whole = Stage(tuple(chunks), _NOTHING, _NOTHING)
         scratch = placeholder_bytes(job, whole) + job.gpu.architecture.workspace_bytes
         static = static_of(job, whole)
@@ -88,7 +88,7 @@ class StageHeld:
             # What is flattened is among it.
             fixed + updating - flattened,
             flattened + streamed_bytes(job, static),
-            sum(process_bytes(job.gpu, job.cluster, channels).values()),
+            sum(process_bytes(job.gpu, job.cluster, connections).values()),
         )
 
 

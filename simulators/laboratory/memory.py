@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.collectives.price import open_channels
+from trainscout.simulators.predictor.collectives.price import open_connections
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.memory import footprint
@@ -33,6 +33,7 @@ from trainscout.simulators.predictor.memory.bands import (
     band_of,
     below_share,
 )
+from trainscout.simulators.predictor.workload.communicators import paired
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 from .published.groups import source_group
@@ -109,8 +110,9 @@ def evidence(
             continue
         job = outcome.job
         workload = build_workload(job)
-        channels = open_channels(workload.communicators.values(), job.gpu, job.network)
-        memory = footprint(job, workload, channels)
+        groups = workload.communicators.values()
+        connections = open_connections(groups, paired(job), job.gpu, job.network)
+        memory = footprint(job, workload, connections)
         used = memory.capacity_bytes - memory.headroom_bytes
         off, measured = None, measured_memory(row)
         # What is reserved exceeds what is needed where segments do not expand, and so does what

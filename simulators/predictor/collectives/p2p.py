@@ -53,6 +53,13 @@ def channels_per_local_peer(wiring: Wiring) -> int:
     return min(int(2 ** math.ceil(math.log2(2 * links))), p2p_channels(wiring))
 
 
+def channels_per_connected_peer(wiring: Wiring) -> int:
+    """Channels that the first transfer to a peer of the same node connects: as many as any peer of
+    the communicator is given (``ncclTopoComputeP2pChannels``)."""
+    local = channels_per_local_peer(wiring)
+    return min(local, channels_per_net_peer(wiring)) if wiring.multi_node else local
+
+
 def local_channels_used(size_bytes: int, communicator_ranks: int, wiring: Wiring) -> int:
     """Channels of one transfer to a peer of the same node.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -29,7 +29,7 @@ from .measured import (
     rows_of,
 )
 from .transport import Coefficients, net_coefficients, node_coefficients, transport, weighted_us
-from .tuning_tables import COLLNET
+from .tuning_tables import COLLNET, parse_version
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 
@@ -93,9 +93,27 @@ def price_collective(
 _LARGE_BYTES = 256 * 2**20
 
 
-def open_channels(communicators: Iterable[Communicator], gpu: Gpu, cluster: Cluster) -> int:
-    """NCCL channels that all communicators of one rank open together."""
-    return sum(_channels(each, gpu, cluster) for each in communicators)
+# Until 2.22 a channel connects at once to its ring predecessor, its tree parent and one tree
+# child; since then to what is used.
+_EAGER_CONNECTIONS, _LAZY_SINCE = 3, (2, 22, 0)
+
+
+def open_connections(
+    communicators: Iterable[Communicator], peers: Mapping[str, int], gpu: Gpu, cluster: Cluster
+) -> int:
+    """Connections that a rank's NCCL has opened: of the channels of each communicator, and to so
+    many single ``peers`` as it sends to and receives from, by a communicator's name, as far as
+    they are in its node."""
+    eager = parse_version(cluster.nccl_version) < _LAZY_SINCE
+    each_channel = _EAGER_CONNECTIONS if eager else 1
+    opened = 0
+    for each in communicators:
+        opened += _channels(each, gpu, cluster) * each_channel
+        if each.name in peers:
+            wiring = wiring_of(each, gpu, cluster)
+            single = min(peers[each.name], wiring.ranks_per_node - 1)
+            opened += single * p2p.channels_per_connected_peer(wiring)
+    return opened
 
 
 @functools.lru_cache(maxsize=8192)

@@ -52,12 +52,11 @@ MIB = 2**20
 # Megatron-LM print both: 2.8 to 9.3 % more, the median 4.7 %. Expandable segments do join.
 SEGMENT_BYTES = 2 * MIB
 FRAGMENTATION = 0.047
-# A connection has one buffer per protocol on the receiving side: by NCCL's defaults 4 MiB for
-# Simple, 512 KiB for LL and 4.69 MiB for LL128. Until 2.22 a channel connects at once to its
-# ring predecessor, its tree parent and one tree child; since then to what is used.
-NCCL_CONNECTION_BYTES = int(4 * MIB + MIB // 2 + 4.6875 * MIB)
-NCCL_CONNECTIONS, NCCL_LAZY_CONNECTIONS = 3, 1
-NCCL_LAZY_SINCE = (2, 22)
+# A connection has one buffer per protocol on the receiving side, by NCCL's defaults 4 MiB for
+# Simple, 512 KiB for LL and 4.69 MiB for LL128, and counters on the sending one, both in pages of
+# 2 MiB (``transport/p2p.cc``; GPUs that read have Simple's on the other side). NVIDIA/nccl issue
+# 1685: an all-to-all on 8 H100 adds 3.3 GB, by 10 and 2 MiB for each of 32 channels to a peer.
+NCCL_CONNECTION_BYTES = 12 * MIB
 # Until 1.13, which came with NCCL 2.14, PyTorch loaded all its kernels into the context: with one
 # tensor nvidia-smi shows 1,687 MiB on Ampere (pytorch/pytorch issue 55277, CUDA 11.1), and 400 or
 # so since CUDA loads kernels as they are launched (issue 107667).
@@ -65,18 +64,18 @@ EAGER_KERNELS_BYTES = 1200 * MIB
 KERNELS_LAZY_SINCE = (2, 14)
 
 
-def footprint(job: Job, workload: Workload, channels: int) -> Memory:
+def footprint(job: Job, workload: Workload, connections: int) -> Memory:
     """Memory of every stage of a valid job.
 
     Args:
         job: the question.
         workload: its blocks, with what they keep and what they need at once.
-        channels: NCCL channels that all communicators of a rank open together.
+        connections: of NCCL that a rank opens (``collectives.price.open_connections``).
 
     ``reserved`` is an estimate: allocated, the share that fragmentation usually adds, and what was
     freed but serves nothing else yet.
     """
-    outside = process_bytes(job.gpu, job.cluster, channels)
+    outside = process_bytes(job.gpu, job.cluster, connections)
     free = 1 - job.cluster.memory_reserve
     capacity = int(job.gpu.memory_bytes * free)
     stages, needed = _stage_memories(job, workload, outside, capacity)
@@ -108,15 +107,13 @@ def host_bytes(job: Job, stage: Stage) -> int:
     return copied + host_states_bytes(stage.parameters, job)
 
 
-def process_bytes(gpu: Gpu, cluster: Cluster, channels: int) -> dict[str, int]:
+def process_bytes(gpu: Gpu, cluster: Cluster, connections: int) -> dict[str, int]:
     """What the framework's allocator does not see of a process on such a GPU: buffers of the
-    ``channels`` that its communicators opened, and the CUDA context."""
+    ``connections`` that its communicators opened, and the CUDA context."""
     major, minor = cluster.nccl_version.split("-")[0].split(".")[:2]
-    nccl = int(major), int(minor)
-    connections = NCCL_LAZY_CONNECTIONS if nccl >= NCCL_LAZY_SINCE else NCCL_CONNECTIONS
-    kernels = 0 if nccl >= KERNELS_LAZY_SINCE else EAGER_KERNELS_BYTES
+    kernels = 0 if (int(major), int(minor)) >= KERNELS_LAZY_SINCE else EAGER_KERNELS_BYTES
     return {
-        "communication_buffers": channels * connections * NCCL_CONNECTION_BYTES,
+        "communication_buffers": connections * NCCL_CONNECTION_BYTES,
         "context": gpu.architecture.context_bytes + kernels,
     }
 

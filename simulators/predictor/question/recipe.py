@@ -92,7 +92,7 @@ class Recipe(Numerics, Pipeline, Sharding, Recomputation, Parallelism):
     moe_dispatcher: str | None = knob(
         None,
         "{}",
-        (LAYER_BLOCKS,),
+        (LAYER_BLOCKS, STEP_END),
         choices=DISPATCHERS,
         left_out="model's",
         topic="experts",

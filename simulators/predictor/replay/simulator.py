@@ -11,7 +11,7 @@ import numpy as np
 
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.collectives.price import open_channels
+from trainscout.simulators.predictor.collectives.price import open_connections
 from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES
 from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.bands import FITS
@@ -22,6 +22,7 @@ from trainscout.simulators.predictor.uncertainty.calibration import Calibration,
 from trainscout.simulators.predictor.uncertainty.fabric import on_slow_network, share_between
 from trainscout.simulators.predictor.uncertainty.factors import SHARES
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL, error_bar
+from trainscout.simulators.predictor.workload.communicators import paired
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
 
@@ -164,8 +165,9 @@ def _predict(
     scale: float,
     network: CongestedNetwork | None,
 ) -> Prediction:
-    channels = open_channels(workload.communicators.values(), job.gpu, job.network)
-    memory = footprint(job, workload, channels)
+    groups = workload.communicators.values()
+    connections = open_connections(groups, paired(job), job.gpu, job.network)
+    memory = footprint(job, workload, connections)
     seconds = step.step_time_s * scale
     parts = _stage_parts(step) * scale
     critical = int(parts[:, PART_INDEX[BUBBLE]].argmin())

@@ -69,6 +69,18 @@ def communicators(job: Job) -> dict[str, Communicator]:
     return found
 
 
+def paired(job: Job) -> dict[str, int]:
+    """With how many others a rank exchanges one by one, by the communicator it does so in."""
+    recipe, found = job.recipe, dict[str, int]()
+    if recipe.ep > 1 and job.dispatcher == "alltoall":
+        found["ep"] = recipe.ep - 1
+    if recipe.cp > 1 and recipe.cp_comm_type != "all_gather":
+        found["cp"] = recipe.cp - 1 if recipe.cp_comm_type == "a2a" else 1
+    if recipe.pp > 1:
+        found["pp"] = min(2, recipe.pp - 1)
+    return found
+
+
 def place(name: str, size: int, stride: int, job: Job) -> Communicator:
     """The communicator of ``size`` ranks that lie ``stride`` apart."""
     return place_span(name, ((size, stride),), job)

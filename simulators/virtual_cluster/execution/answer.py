@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.collectives.price import open_channels
+from trainscout.simulators.predictor.collectives.price import open_connections
 from trainscout.simulators.predictor.memory.footprint import process_bytes
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -99,9 +99,9 @@ def rank_memory(
 def outside_of(gpu: Gpu, cluster: Cluster, groups: Sequence[Communicator]) -> dict[str, int]:
     """Bytes a process holds outside the allocator's events: context, NCCL's buffers, and scratch
     that libraries are given and traces do not show."""
-    channels = open_channels(groups, gpu, cluster)
+    connections = open_connections(groups, {}, gpu, cluster)
     workspace = {"workspace": gpu.architecture.workspace_bytes}
-    return process_bytes(gpu, cluster, channels) | workspace
+    return process_bytes(gpu, cluster, connections) | workspace
 
 
 def _host_s(issued: Issued, times: Times) -> Floats:

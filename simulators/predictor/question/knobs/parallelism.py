@@ -55,7 +55,7 @@ class Parallelism:
     cp_comm_type: str = knob(
         "p2p",
         "{}",
-        (LAYER_BLOCKS,),
+        (LAYER_BLOCKS, STEP_END),
         choices=("p2p", "all_gather", "a2a"),
         topic="context",
         detail_of=("cp",),

@@ -8,7 +8,8 @@ from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import MIB, cluster, group
 from trainscout.simulators.predictor.collectives import p2p
 from trainscout.simulators.predictor.collectives.graph import wiring_of
-from trainscout.simulators.predictor.collectives.price import price_send_recv
+from trainscout.simulators.predictor.collectives.price import open_connections, price_send_recv
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 
@@ -35,6 +36,35 @@ def test_before_2_29_two_channels_then_one() -> None:
     machine = cluster(64, 8, version="2.22")
     assert p2p.channels_per_net_peer(wiring_of(group(8, 4), m.H100, machine)) == 2
     assert p2p.channels_per_net_peer(wiring_of(group(8, 8), m.H100, machine)) == 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "per_node", "nodes", "peers", "more"),
+    [
+        # NVIDIA/nccl issue 1685: 32 channels to each of seven peers on eight H100.
+        (m.H100, 8, 1, 7, 7 * 32),
+        (m.H100, 8, 1, 1, 32),
+        # None gets more than peers behind the network do, which have no buffers of their own.
+        (m.H100, 8, 2, 15, 7 * 2),
+        (m.H100, 1, 8, 7, 0),
+        (m.A100, 8, 1, 7, 7 * 32),
+    ],
+)
+def test_peers_that_a_rank_talks_to_are_connected_by_all_their_channels(
+    gpu: Gpu, per_node: int, nodes: int, peers: int, more: int
+) -> None:
+    machine, members = cluster(max(1, nodes), 8, version="2.26.2"), group(per_node, nodes)
+    alone = open_connections([members], {}, gpu, machine)
+    assert open_connections([members], {members.name: peers}, gpu, machine) == alone + more
+
+
+def test_nccl_connected_each_channel_three_times_at_once() -> None:
+    members = group(8, 1)
+    lazy, eager = (
+        open_connections([members], {}, m.H100, cluster(1, 8, version=version))
+        for version in ("2.22.3", "2.21.5")
+    )
+    assert eager == 3 * lazy
 
 
 def test_shared_nic_bounds_the_transfer() -> None:

@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 from tests.simulators.jobs import GPT175B, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.validity import why_invalid
-from trainscout.simulators.predictor.workload.communicators import communicators, place, spans
+from trainscout.simulators.predictor.workload.communicators import (
+    communicators,
+    paired,
+    place,
+    spans,
+)
 
 
 def groups_of(job: Job) -> dict[str, list[list[int]]]:
@@ -173,3 +178,14 @@ def test_pipelines_next_to_each_other_need_stages_of_one_size() -> None:
     violation = why_invalid(job)
     assert violation is not None
     assert violation.field == "use_tp_pp_dp_mapping"
+
+
+def test_tokens_stages_and_rings_go_from_one_to_one() -> None:
+    def pairs(**recipe: Any) -> dict[str, int]:
+        return paired(make_job(MOE, nodes=4, batch=256, **recipe))
+
+    assert pairs(ep=8, pp=4) == {"ep": 7, "pp": 2}
+    assert pairs(ep=8, moe_dispatcher="deepep", pp=2) == {"pp": 1}
+    assert pairs(cp=4) == {"cp": 1}
+    assert pairs(cp=4, cp_comm_type="a2a") == {"cp": 3}
+    assert pairs(cp=4, cp_comm_type="all_gather") == {}
