@@ -13,11 +13,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainscout.simulators.predictor.question.errors import InputError
 
 from .vendor.refuse import refusal
+
+if TYPE_CHECKING:
+    from .rank_state import RankState
 
 Patch = Callable[[ModuleType], None]
 
@@ -185,16 +188,23 @@ def _paged_states(module: ModuleType) -> None:
     module.fill = lambda tensor, value, *_, **__: tensor.fill_(value)  # type: ignore[attr-defined]
 
 
-def _streaming_node(module: ModuleType) -> None:
-    begin = module.World.__init__
+def node_patches(state: RankState) -> dict[str, Patch]:
+    """Ranks of a node, and their workers, meet in its shared memory: all that run, whatever their
+    nodes, for that is one machine's."""
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        # Workers of a node's ranks meet in its shared memory, where only this rank's come.
-        begin(self, *args, **kwargs)
-        self.worker_of_node, self.workers_per_node = self.worker_of_rank, self.workers_per_rank
-        self.is_local_leader = not self.worker_of_rank
+    def streaming_world(module: ModuleType) -> None:
+        begin = module.World.__init__
 
-    module.World.__init__ = init
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            begin(self, *args, **kwargs)
+            ranks, per_rank = state.peers.ranks, self.workers_per_rank
+            self.worker_of_node = ranks.index(state.rank) * per_rank + self.worker_of_rank
+            self.workers_per_node = len(ranks) * per_rank
+            self.is_local_leader = not self.worker_of_node
+
+        module.World.__init__ = init
+
+    return {"streaming.base.world": streaming_world}
 
 
 def _tensorboard(module: ModuleType) -> None:
@@ -255,7 +265,6 @@ PATCHES: dict[str, Patch] = {
         "assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"
     ),
     "pynvml": _later(".cuda.management_library", "show_virtual_gpus"),
-    "streaming.base.world": _streaming_node,
     "torch.distributed.checkpoint._state_dict_stager": _staged_checkpoints,
     "torch.distributed.device_mesh": _device_meshes,
     "torch.distributed.fsdp._optim_utils": _flat_optimizer_states,

@@ -79,4 +79,4 @@ class RankState:
     end_rank: Any = None
 
     def __post_init__(self) -> None:
-        self.peers = Peers(None, self.rank)
+        self.peers = Peers(None, self.rank, (self.rank,))

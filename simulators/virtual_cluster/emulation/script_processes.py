@@ -313,9 +313,10 @@ def launch_patches(state: RankState) -> dict[str, Any]:
 
     def patch_composer(module: Any) -> None:
         def main() -> None:
-            asked = module._parse_args()
             set_environment(state.world_size, state.rank, state.local_world_size)
+            # Which it asks for where there are several nodes.
             os.environ["NODE_RANK"] = str(state.rank // state.local_world_size)
+            asked = module._parse_args()
             module_option = ("-m",) if asked.module_mode else ()
             words = map(os.path.expandvars, map(os.path.expanduser, asked.training_script_args))
             run_main([*module_option, asked.training_script, *words])

@@ -47,7 +47,7 @@ class VirtualRank:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         state = self.state
-        state.world_size, state.rank, state.peers = world_size, rank, Peers(None, rank)
+        state.world_size, state.rank, state.peers = world_size, rank, Peers(None, rank, (rank,))
         set_environment(world_size, rank, state.local_world_size)
         state.recorder.restart(sink)
         state.order.restart()
@@ -107,7 +107,7 @@ def emulate(
     from .distributed.install import install_distributed
     from .distributed.objects import checkpoint_patches
     from .fake_tensors import DatalessMode, prepare_fake_tensors
-    from .framework_patches import install_framework_patches
+    from .framework_patches import install_framework_patches, node_patches
     from .host_tensors import install_checkpoints, install_host_tensors
     from .memory import DeviceMemory
     from .rank_state import Numbers, RankState
@@ -169,7 +169,12 @@ def emulate(
     install_loaders(state.recorder)
     install_spawn(state)
     install_framework_patches(
-        {**triton_patches(state), **checkpoint_patches(state), **launch_patches(state)}
+        {
+            **triton_patches(state),
+            **checkpoint_patches(state),
+            **launch_patches(state),
+            **node_patches(state),
+        }
     )
     registration = register_kernels(state)
     mode = DeviceMode(state)

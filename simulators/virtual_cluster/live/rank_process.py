@@ -111,7 +111,7 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     virtual.restart(sink, world_size=options.job.world_size, rank=rank)
     recorder = virtual.state.recorder
     virtual.state.values.send_by(_LivePost(sink))
-    virtual.state.peers = Peers(sink, rank)
+    virtual.state.peers = Peers(sink, rank, options.ranks)
     keep_time(RankTime(sink, recorder, options.cost.gap_factor))
     code = run_steps(job, virtual.state)
     for finding in swallowed(recorder, rank, code):

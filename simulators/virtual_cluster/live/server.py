@@ -49,6 +49,9 @@ from .simulation import DeadlockError, Release, Simulation
 
 _READ_BYTES = 1 << 18
 _NOTICE_S = 1.0
+# Ranks that run and say nothing for so long may wait for one that has no core: a file, a lock,
+# workers that meet in shared memory.
+_CROWD_S = 5.0
 
 
 class LiveError(RuntimeError):
@@ -297,9 +300,7 @@ class LiveServer:
                 raise LiveError(message, code if code in (BAD_INPUT, EMULATOR_GAP) else FAILURE)
 
     def _check_silence(self) -> None:
-        if self._received_s is None:
-            return
-        silent_s = time.monotonic() - self._received_s
+        silent_s = self._silent_s()
         running = {rank.number for rank in self._ranks.values() if rank.running}
         if silent_s > _NOTICE_S and running <= self._collecting():
             self._simulation.pass_by(running)
@@ -311,6 +312,10 @@ class LiveServer:
                 raise LiveError(problem, FAILURE)
             problem += f", of which a thread had its chance; {self._stuck}"
             raise LiveError(problem, IMPOSSIBLE_LAUNCHES)
+
+    def _silent_s(self) -> float:
+        """For how long no rank has sent or been told anything."""
+        return 0.0 if self._received_s is None else time.monotonic() - self._received_s
 
     # Playing
 
@@ -349,6 +354,8 @@ class LiveServer:
         still = self._collecting()
         running = [rank for rank in self._ranks.values() if rank.running]
         free = self._cores - sum(rank.number not in still for rank in running)
+        if free <= 0 and self._silent_s() > _CROWD_S:
+            free = 1
         self._turns.sort(key=lambda release: (release.now_ps, release.rank))
         waiting = []
         for release in self._turns:

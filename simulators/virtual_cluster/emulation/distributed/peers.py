@@ -32,10 +32,11 @@ ABSENT = "comes from a rank that did not run here; what was there is kept"
 
 
 class Peers:
-    """Rounds of objects between ranks that run, numbered alike on all of them; without a board,
-    ``rank`` runs alone."""
+    """Rounds of objects between the ``ranks`` that run, numbered alike on all of them; without a
+    board, ``rank`` runs alone."""
 
-    def __init__(self, board: Board | None, rank: int) -> None:
+    def __init__(self, board: Board | None, rank: int, ranks: Sequence[int]) -> None:
+        self.ranks = ranks
         self._board = board
         self._rank = rank
         self._rounds: Counter[str] = Counter()

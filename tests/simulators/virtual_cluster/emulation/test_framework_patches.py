@@ -94,8 +94,15 @@ def test_megatron_shares_out_its_shards_only_among_ranks_that_run() -> None:
     assert shards == [0]
 
 
-def test_workers_of_one_rank_share_the_memory_of_a_node() -> None:
-    from trainscout.simulators.virtual_cluster.emulation.framework_patches import PATCHES
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [((3,), [(0, 2, True), (1, 2, False)]), ((1, 3, 9), [(2, 6, False), (3, 6, False)])],
+    ids=["alone", "beside others, one of another node"],
+)
+def test_workers_of_ranks_that_run_share_the_memory_of_one_node(
+    ranks: tuple[int, ...], expected: list[tuple[int, int, bool]]
+) -> None:
+    from trainscout.simulators.virtual_cluster.emulation.framework_patches import node_patches
 
     class World:
         def __init__(self, worker: int) -> None:
@@ -104,12 +111,13 @@ def test_workers_of_one_rank_share_the_memory_of_a_node() -> None:
 
     module = ModuleType("world")
     module.World = World  # type: ignore[attr-defined]
-    PATCHES["streaming.base.world"](module)
+    state: Any = SimpleNamespace(rank=3, peers=SimpleNamespace(ranks=ranks))
+    node_patches(state)["streaming.base.world"](module)
     leading = [
         (each.worker_of_node, each.workers_per_node, each.is_local_leader)  # type: ignore[attr-defined]
         for each in map(World, (6, 7))
     ]
-    assert leading == [(0, 2, True), (1, 2, False)]
+    assert leading == expected
 
 
 def test_positions_on_the_device_are_read_as_one_sequence_and_waited_for() -> None:

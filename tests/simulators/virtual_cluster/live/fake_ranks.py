@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 from tests.simulators.virtual_cluster.live.scripts import LAUNCH_S
 from trainscout.simulators.virtual_cluster.live.clock import HostClock
@@ -60,6 +61,11 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     if behaviour == "behind" and rank == 1:
         sink.sleep(1.0)
         sink.publish("later", "")
+    flag = Path(f"{address}.flag")
+    while behaviour == "file" and rank == 0 and not flag.exists():
+        time.sleep(0.01)
+    if behaviour == "file" and rank == 1:
+        flag.touch()
     for number in range(ROUNDS):
         if behaviour in ("deadlock", "idle thread") and rank == 1:
             break

@@ -13,6 +13,7 @@ import pytest
 from tests.simulators.virtual_cluster.live.fake_ranks import ROUNDS
 from tests.simulators.virtual_cluster.live.scripts import LATENCY_S, LAUNCH_S, ScriptedPrices
 from trainscout.simulators.predictor.io.command_line import FAILURE, IMPOSSIBLE_LAUNCHES
+from trainscout.simulators.virtual_cluster.live import server
 from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.server import LiveError, LiveServer
@@ -91,6 +92,13 @@ def test_ranks_print_simulated_times_whatever_the_number_of_cores(cores):
     )
     assert sorted(run.lines) == expected
     assert measured.inventions[2].where == "fake.py:9"
+    assert run.simulation.finished
+
+
+def test_a_rank_that_waits_for_anothers_file_does_not_keep_it_from_its_turn(monkeypatch):
+    monkeypatch.setattr(server, "_CROWD_S", 0.2)
+    run = Run("file", cores=1)
+    run.run()
     assert run.simulation.finished
 
 
