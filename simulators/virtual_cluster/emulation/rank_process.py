@@ -48,6 +48,7 @@ from .programs import STARTUP, Programs, put_first, run_main, waits_for_program
 from .ranks_before import RanksBefore
 from .report import describe_gap, show_summary, swallowed, watch
 from .sink import FileSink, ListSink, Sink, UntilForward
+from .vendor.lost_imports import lost_imports
 from .virtual_rank import VirtualRank, emulate
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 RANK_PROCESS = "trainscout.simulators.virtual_cluster.emulation.rank_process"
 _RANK = "TRAINSCOUT_RANK_OF_CHILDREN"
+_MOST_LOST = 8
 # In tracebacks of scripts that name a GPU their node lacks, DataParallel's among them.
 _NO_SUCH_GPU = ("in _get_stream", "invalid device ordinal", "Invalid device id")
 
@@ -150,6 +152,7 @@ def start(options: RankOptions, sink: Any) -> VirtualRank:
     load()
     from .values import Values
     from .vendor import install_vendor
+    from .vendor.lost_imports import LostImports
 
     values = Values(
         imbalance=Imbalance.parse(options.moe_imbalance) if options.moe_imbalance else None
@@ -164,6 +167,7 @@ def start(options: RankOptions, sink: Any) -> VirtualRank:
         values=values,
     )
     install_vendor(without=options.without)
+    sys.meta_path.append(LostImports(options.without))
     return virtual
 
 
@@ -189,6 +193,7 @@ def run_script(options: RankOptions, state: RankState) -> int:
             return OK
         reason = f"exit code {leaving.code}" if isinstance(leaving.code, int) else leaving.code
         _say(f"the script ended: {reason}")
+        _say_lost()
         return FAILURE
     except BaseException as error:
         # The launcher's own frames are nothing the script's author can use.
@@ -202,6 +207,7 @@ def run_script(options: RankOptions, state: RankState) -> int:
         if gap is None:
             if any(words in told for words in _NO_SUCH_GPU):
                 _say("the script asks for a GPU that its node lacks: --world-size N gives it N")
+            _say_lost()
             return FAILURE
         _say(gap)
         return EMULATOR_GAP
@@ -211,6 +217,11 @@ def run_script(options: RankOptions, state: RankState) -> int:
 def _say(line: str) -> None:
     # Many scripts put a ``print`` of their own, silent on all ranks but the first, in its place.
     sys.stderr.write(f"{line}\n")
+
+
+def _say_lost() -> None:
+    for name, place in lost_imports()[:_MOST_LOST]:
+        _say(f"before that, the script went on without {name}, which it imports at {place}")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.invariants import Finding
 
 from .gaps import ELSEWHERE, frames, is_gap, operation, reason
+from .vendor.lost_imports import lost_kernels
 from .vendor.packages import needs_own_python
 
 if TYPE_CHECKING:
@@ -67,14 +68,21 @@ def _of_what_was_not_received(error: BaseException, recorder: Recorder) -> str |
 
 
 def swallowed(recorder: Recorder, rank: int, code: int) -> tuple[Finding, ...]:
-    """What is to be said of gaps that did not end the script, which ended with ``code``."""
+    """What is to be said of gaps and lost imports that did not end the script, which ended with
+    ``code``."""
+    lost = () if code else lost_kernels()
+    cause = "where it is installed, the script may run other kernels"
+    imports = tuple(
+        Finding("imports", rank, place, f"went on without {name}", cause, certain=False)
+        for name, place in lost
+    )
     if not recorder.gaps or code == EMULATOR_GAP:
-        return ()
+        return imports
     site, first = next(iter(recorder.gaps))
     problem = f"{recorder.gaps.total()} gaps of the emulator were swallowed, the first: {first}"
     cause = "the script caught the exception and went on: what it asked for did not run"
     where = recorder.sites.text(site)
-    return (Finding("swallowed gaps", rank, where, problem, cause, certain=False),)
+    return (*imports, Finding("swallowed gaps", rank, where, problem, cause, certain=False))
 
 
 # What a rank's run amounted to, in a few lines on the terminal.

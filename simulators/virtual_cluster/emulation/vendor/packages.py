@@ -378,7 +378,7 @@ def install_vendor(without: Iterable[str] = ()) -> None:
     found = [package for package in present.values() if package is not None]
     sys.meta_path.insert(0, _Modules(found, missing))
     importlib.invalidate_caches()
-    for name in absent | missing:
+    for name in absent | {each for each in missing if PathFinder.find_spec(each)}:
         # As import finds it, there is no such module, whatever this machine has.
         sys.modules[name] = None  # type: ignore[assignment]
     if "transformer_engine" in absent | missing:

@@ -328,6 +328,36 @@ def test_gaps_that_a_script_swallows_are_counted(tmp_path: Path, fails: str, cod
         assert run.output.count(stated) == (code == 4), run.output
 
 
+GUARDED = """
+import torch
+try:
+    from apex.contrib.nobody import kernel
+except ImportError:
+    kernel = None
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+model(torch.ones(4, 8, device="cuda")).sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "stated"),
+    [
+        ("", 0, "guarded.py:4: went on without apex.contrib.nobody; where it is installed"),
+        ("kernel()", 1, "went on without apex.contrib.nobody, which it imports at "),
+    ],
+    ids=["other kernels", "fails later"],
+)
+def test_a_guarded_import_that_failed_is_named(
+    tmp_path: Path, more: str, code: int, stated: str
+) -> None:
+    (tmp_path / "guarded.py").write_text(GUARDED + more)
+    run = emulate(tmp_path, str(tmp_path / "guarded.py"), "--world-size", "1", check=True)
+    assert run.code == code, run.output
+    assert run.output.count(stated) == 1, run.output
+
+
 GRAPH = """
 import torch
 import torch.distributed as dist
