@@ -193,7 +193,7 @@ def run_script(options: RankOptions, state: RankState) -> int:
             return OK
         reason = f"exit code {leaving.code}" if isinstance(leaving.code, int) else leaving.code
         _say(f"the script ended: {reason}")
-        _say_lost()
+        _say_lost(leaving)
         return FAILURE
     except BaseException as error:
         # The launcher's own frames are nothing the script's author can use.
@@ -207,7 +207,7 @@ def run_script(options: RankOptions, state: RankState) -> int:
         if gap is None:
             if any(words in told for words in _NO_SUCH_GPU):
                 _say("the script asks for a GPU that its node lacks: --world-size N gives it N")
-            _say_lost()
+            _say_lost(error)
             return FAILURE
         _say(gap)
         return EMULATOR_GAP
@@ -219,8 +219,11 @@ def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def _say_lost() -> None:
-    for name, place in lost_imports()[:_MOST_LOST]:
+def _say_lost(error: BaseException) -> None:
+    # One that was not guarded has told so itself.
+    told = error.name if isinstance(error, ImportError) else None
+    lost = [each for each in lost_imports() if each[0] != told]
+    for name, place in lost[:_MOST_LOST]:
         _say(f"before that, the script went on without {name}, which it imports at {place}")
 
 

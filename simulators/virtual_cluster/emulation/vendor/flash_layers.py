@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .kernels import dtype_name, kernel
 from .opaque import OpaqueKernel, elementwise, launch, opaque
 from .refuse import refused
 
@@ -212,8 +213,9 @@ class CrossEntropyLoss(torch.nn.Module):
         return (losses, penalty) if self.return_z_loss else losses
 
 
-# The smaller extensions of flash-attn (``csrc/rotary``, ``csrc/xentropy``, ``csrc/layer_norm``):
-# each call is one opaque launch, with the results that their C++ functions make.
+# The smaller extensions of flash-attn (``csrc/rotary``, ``csrc/xentropy``, ``csrc/layer_norm``,
+# ``csrc/fused_dense_lib``): each call is one launch, opaque but for products, with the results
+# that their C++ functions make.
 
 dropout_add_ln_parallel_residual_fwd = refused(
     "dropout_layer_norm.dropout_add_ln_parallel_residual_fwd", "norms of parallel residuals"
@@ -317,3 +319,52 @@ def dropout_add_ln_bwd(
     read = (dz, dx, x, x0, dmask, mu, rsigma, gamma, rowscale, colscale, x0_subset, z_subset)
     launch("dropout_add_norm_backward", made, read)
     return made
+
+
+def linear_act_forward(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    is_gelu: bool,
+    save_pre_act: bool,
+    heuristic: int,
+) -> list[Tensor]:
+    """``fused_dense_lib``: a product whose epilogue adds the bias and activates; what went into
+    the activation, too, if it is kept (a bit an element before ReLU)."""
+    out = _product(rows, weight, "TN", "forward", bias)
+    width = out.shape[1] if is_gelu else out.shape[1] // 8
+    kind = out.dtype if is_gelu else torch.uint8
+    return [out, out.new_empty((len(out), width), dtype=kind)] if save_pre_act else [out]
+
+
+def bias_act_linear_dgrad_bgrad(
+    weight: Tensor, d_output: Tensor, pre_act: Tensor, is_gelu: bool, heuristic: int
+) -> list[Tensor]:
+    """Gradients before the activation that came before a product, and of its bias."""
+    made = _product(d_output, weight, "NN", "dgrad")
+    return [made, made.new_empty(made.shape[1])]
+
+
+def linear_bias_wgrad(
+    rows: Tensor, d_output: Tensor, has_d_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of a weight and its bias."""
+    if not has_d_bias:
+        return _product(d_output, rows, "NT", "wgrad"), None
+    dtype = dtype_name(rows.dtype)
+    weight, bias = kernel("gemm_bias_grad")(d_output, rows, "NT", "wgrad", dtype, "")
+    _make_room(weight)
+    return weight, bias
+
+
+def _product(
+    left: Tensor, right: Tensor, layout: str, use: str, bias: Tensor | None = None
+) -> Tensor:
+    made: Tensor = kernel("gemm")(left, right, layout, use, dtype_name(left.dtype), bias, "")
+    _make_room(made)
+    return made
+
+
+def _make_room(made: Tensor) -> None:
+    """For cuBLASLt, as long as a call takes."""
+    made.new_empty(2**22)

@@ -236,6 +236,7 @@ PACKAGES: Mapping[str, Package] = {
             "flash_attn",
             "flash_attn_2_cuda",
             "dropout_layer_norm",
+            "fused_dense_lib",
             "rotary_emb",
             "xentropy_cuda_lib",
         ),

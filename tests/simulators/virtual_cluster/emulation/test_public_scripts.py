@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate
-from trainscout.simulators.predictor.workload.ir import Streaming
+from trainscout.simulators.predictor.workload.ir import Streaming, kernel_flops
 from trainscout.simulators.virtual_cluster.emulation.report import watch
 from trainscout.simulators.virtual_cluster.execution.issue import windows
 from trainscout.simulators.virtual_cluster.traces.events import (
@@ -70,6 +70,9 @@ def test_training_without_modules(tmp_path: Path) -> None:
     assert attention[1][8:11] == (2, 48, 48)
     packed = [each.inputs for each in operations if "_varlen_attn" in each.name]
     assert [each[-1] for each in packed] == [("implementation", "FA3")]
+    products = [each for each in operations if "emulated.gemm" in each.name]
+    flops = [sum(map(kernel_flops, lower(each).kernels)) for each in products]
+    assert flops == [2 * 8 * 32 * 48] * 7
     launches = [each.inputs for each in operations if "triton" in each.name]
     # Two of the script's own, then a loss and its gradient, positions, a norm and its gradients.
     assert [len(written) for written, *_ in launches] == [1, 1, 2, 1, 2, 4, 5]
@@ -346,8 +349,9 @@ optimizer.step()
     [
         ("", 0, "guarded.py:4: went on without apex.contrib.nobody; where it is installed"),
         ("kernel()", 1, "went on without apex.contrib.nobody, which it imports at "),
+        ("import nothing_of_it", 1, "the script went on without "),
     ],
-    ids=["other kernels", "fails later"],
+    ids=["other kernels", "fails later", "fails by another import"],
 )
 def test_a_guarded_import_that_failed_is_named(
     tmp_path: Path, more: str, code: int, stated: str

@@ -5,6 +5,7 @@ import os
 import subprocess
 
 import dropout_layer_norm
+import fused_dense_lib
 import pynvml
 import pytest
 import rotary_emb
@@ -96,6 +97,16 @@ assert (normed.shape, kept.shape, dropped) == (logits.shape, logits.shape, None)
 given = (normed, None, kept, None, None, *rows, logits[0], None, None, None, None, 0.0, 1.0, 0)
 grads = dropout_layer_norm.dropout_add_ln_bwd(*given, True, True)
 assert (grads[0].shape, grads[1], grads[2].shape) == (logits.shape, None, (32,))
+weight = logits.new_empty(48, 32)
+for is_gelu, kept_columns in ((True, 48), (False, 6)):
+    out, kept = fused_dense_lib.linear_act_forward(logits, weight, weight[:, 0], is_gelu, True, 0)
+    assert (out.shape, kept.shape) == ((8, 48), (8, kept_columns))
+    before, bias = fused_dense_lib.bias_act_linear_dgrad_bgrad(weight.T, logits, kept, is_gelu, 0)
+    assert (before.shape, bias.shape) == ((8, 48), (48,))
+assert len(fused_dense_lib.linear_act_forward(logits, weight, None, True, False, 0)) == 1
+grads = fused_dense_lib.linear_bias_wgrad(logits, out, True)
+assert [each.shape for each in grads] == [(48, 32), (48,)]
+assert fused_dense_lib.linear_bias_wgrad(logits, out, False)[1] is None
 with pytest.raises(ValueError, match="uncompiled"):
     make_fx(torch.sin, tracing_mode="symbolic")(logits)
 assert make_fx(torch.sin, tracing_mode="symbolic")(torch.ones(2)).graph
