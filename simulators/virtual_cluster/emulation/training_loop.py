@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import lr_scheduler
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _foreach_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from trainscout.simulators.virtual_cluster.traces.events import Parameters
+from trainscout.simulators.virtual_cluster.traces.events import FORWARD, Parameters
 
 from .memory import DeviceMemory
 from .rank_state import RankState
@@ -164,6 +165,17 @@ def install_phases(state: RankState) -> None:
         # A module that an optimizer steps in is a training loop: what it calls next is a model.
         inside.depth = 0
 
+    scheduled = lr_scheduler.LRScheduler.step
+
+    def rate_changes(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # It comes after an update. Zeroth-order methods make theirs of forward passes alone, by
+        # assignments that nobody sees.
+        alone = state.updates is not None and recorder.phase == FORWARD
+        if alone and not getattr(self, "_is_initial", False):
+            recorder.updated_by_hand()
+        return scheduled(self, *args, **kwargs)
+
+    lr_scheduler.LRScheduler.step = rate_changes
     torch.nn.Module.__call__ = called
     torch_optimizer.register_optimizer_step_pre_hook(step_begins)
     torch_optimizer.register_optimizer_step_post_hook(step_ended)

@@ -145,6 +145,38 @@ def test_steps_without_an_optimizer_are_counted(tmp_path: Path) -> None:
     assert steps == {0, 1}
 
 
+ZEROTH_ORDER = """
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+model(torch.ones(4, 8, device="cuda"))  # As to look at it before training.
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+for step in range(4):
+    for scale in (1, -2, 1, 0.1):
+        for each in model.parameters():
+            each.data = each.data + scale * torch.randn_like(each)
+        if scale != 1:
+            with torch.inference_mode():
+                model(torch.ones(4, 8, device="cuda")).sum()
+    rates.step()
+raise SystemExit("not ended by --steps")
+"""
+
+
+def test_steps_of_forward_passes_alone_are_cut_where_the_learning_rate_changes(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "zeroth.py").write_text(ZEROTH_ORDER)
+    options = ("--world-size", "1", "--steps", "3")
+    run = emulate(tmp_path, str(tmp_path / "zeroth.py"), *options, check=True)
+    assert run.code == 0, run.output
+    window = windows({0: run.trace})[0]
+    counted = [each for each in run.trace.events[window.step_start :] if isinstance(each, Op)]
+    assert sum("addmm" in each.name for each in counted) == 2
+    # Four assignments of two parameters: the last step's, but for the first of the one after it.
+    assert sum("randn" in each.name for each in counted) == 8
+
+
 # Shards of FSDP2 updated by hand; an update that another process made, as DeepSpeed's SuperOffload
 # does, comes back into what ZeRO-3 holds beside an emptied parameter.
 SHARDS_BY_HAND = """
