@@ -133,6 +133,8 @@ class DeviceCopies:
         self._waited(stream)
         if grade == "invented":
             state.recorder.invented(operation, value, hint)
+        elif grade == "expected":
+            state.recorder.assumed(operation, value, hint)
         site = state.recorder.sites.current()
         state.recorder.emit(ValueRead(operation, value, grade, stream, site))
 

@@ -20,6 +20,8 @@ from trainscout.simulators.virtual_cluster.traces import events
 from .gaps import gap_left
 from .sink import Sink
 
+# By operation and place: how often, the last value, what to do about it.
+Reads = dict[tuple[str, int | None], tuple[int, object, str | None]]
 _OWN = str(Path(__file__).parent) + os.sep
 
 
@@ -99,8 +101,10 @@ class Recorder:
         self.operations = 0
         self.collectives = 0
         self.violation_texts: list[tuple[str, str, str]] = []
-        # Values nobody could know, by place: how often, the last one, what to do about it.
-        self.inventions: dict[tuple[str, int | None], tuple[int, object, str | None]] = {}
+        # Values nobody could know.
+        self.inventions: Reads = {}
+        # As these, values that were assumed for those of data, as of a choice.
+        self.assumptions: Reads = {}
         # Gaps of the emulator, by place, which the script may have swallowed.
         self.gaps: Counter[tuple[int | None, str]] = Counter()
         # Data loaders that gave no batch, by place: what they were made of.
@@ -126,6 +130,7 @@ class Recorder:
         self._flagged.clear()
         self.violation_texts.clear()
         self.inventions.clear()
+        self.assumptions.clear()
         self.gaps.clear()
         self.empty_loaders.clear()
         self.modules.clear()
@@ -267,6 +272,13 @@ class Recorder:
 
     def invented(self, operation: str, value: object, hint: str | None) -> None:
         """Note that the script went on with a value that is a documented default."""
+        self._note(self.inventions, operation, value, hint)
+
+    def assumed(self, operation: str, value: object, hint: str | None) -> None:
+        """Note that the script went on with what data are expected to give."""
+        self._note(self.assumptions, operation, value, hint)
+
+    def _note(self, reads: Reads, operation: str, value: object, hint: str | None) -> None:
         place = (operation, self.sites.current())
-        count = self.inventions.get(place, (0,))[0]
-        self.inventions[place] = (count + 1, value, hint)
+        count = reads.get(place, (0,))[0]
+        reads[place] = (count + 1, value, hint)

@@ -25,7 +25,7 @@ from .vendor.packages import needs_own_python
 
 if TYPE_CHECKING:
     from .rank_state import RankState
-    from .recorder import Recorder
+    from .recorder import Reads, Recorder
 
 # When a script fails, or went on although the emulator did.
 
@@ -120,7 +120,7 @@ def show_summary(
     console.print(table)
     if recorder.inventions:
         console.print("invented (nobody knows them without computing; do not read results):")
-        for line in _invented(recorder, 12):
+        for line in _read_most(recorder, recorder.inventions, 12):
             console.print(f"  {line}", soft_wrap=True)
     shown = {finding.invariant for finding in findings}
     for kind, message, where in recorder.violation_texts[:12]:
@@ -137,10 +137,10 @@ def show_summary(
             console.print(f"the data loader at {where} gave no batch: {made_of}", soft_wrap=True)
 
 
-def _invented(recorder: Recorder, most: int) -> list[str]:
+def _read_most(recorder: Recorder, values: Reads, most: int) -> list[str]:
     """The places where values were read most often that nobody knows, with the last of them."""
     # Taken at once: a watchdog asks while the script reads on.
-    reads = list(recorder.inventions.items())
+    reads = list(values.items())
     reads.sort(key=lambda item: -item[1][0])
     return [
         f"{count} x {operation} = {str(value)[:40]} at {recorder.sites.text(site)}"
@@ -179,7 +179,9 @@ def _watch(rank: int, recorder: Recorder, wait_s: float, main: int, ended: list[
         now_s, now_cpu_s = _monotonic(), time.process_time()
         if recorder.finished_steps != step:
             step, began_s, patience_s = recorder.finished_steps, now_cpu_s, wait_s
-        elif now_cpu_s - began_s > patience_s and (most := _invented(recorder, 4)):
+        elif now_cpu_s - began_s > patience_s and (
+            most := _read_most(recorder, {**recorder.assumptions, **recorder.inventions}, 4)
+        ):
             sys.stderr.write(
                 f"rank {rank} has worked for {now_cpu_s - began_s:.0f} CPU s on step {step}. "
                 "A loop that waits for data may not end; read most often of what nobody knows:\n"

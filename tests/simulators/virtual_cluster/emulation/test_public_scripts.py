@@ -80,7 +80,10 @@ def test_training_without_modules(tmp_path: Path) -> None:
 
 def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None:
     place, reads = SimpleNamespace(text="kmeans.py:{}".format), {("item", 62): (9, False, None)}
-    recorder: Any = SimpleNamespace(finished_steps=3, inventions=reads, sites=place)
+    chosen = {("item", 8): (7, 50, None)}
+    recorder: Any = SimpleNamespace(
+        finished_steps=3, inventions=reads, assumptions=chosen, sites=place
+    )
     end = watch(5, recorder, wait_s=0.24)
     time.sleep(0.5)
     assert "rank 5 has waited for 0 s: " in (line := capfd.readouterr().err)
@@ -92,7 +95,7 @@ def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None
         pass
     end()
     assert "on step 3" in (line := capfd.readouterr().err)
-    assert "9 x item = False at kmeans.py:62" in line
+    assert "9 x item = False at kmeans.py:62\n  7 x item = 50 at kmeans.py:8\n" in line
 
 
 def test_traces_are_read_whatever_types_tensors_have() -> None:
