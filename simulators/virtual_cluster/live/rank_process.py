@@ -117,7 +117,8 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     for finding in swallowed(recorder, rank, code):
         print(f"warning: {finding}", file=sys.stderr)
     if code == OK and not recorder.finished_steps:
-        print(f"warning: rank {rank} took no optimizer step", file=sys.stderr)
+        ran = f" in {job.script[0]}, the first program" if job.script != options.job.script else ""
+        print(f"warning: rank {rank} took no optimizer step{ran}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     virtual.close()
