@@ -132,9 +132,9 @@ def framework_of(
         changes["cross_entropy"] = "uncast" if uncast else "eager"
     fsdp = name == "huggingface" and "fsdp" in row.dist_optimizer.lower()
     if name == "huggingface":
-        # ATorch's examples have all that is trained in one unit (wrap_trainable_outmost).
-        label = f"{row.framework} {row.dist_optimizer}".lower()
-        changes["wraps_adapters"] = fsdp and not re.search("fsdp ?2|atorch", label)
+        second = re.search("fsdp ?2", f"{row.framework} {row.dist_optimizer}".lower())
+        one_unit = statement.label.get("trained_units") == "one"
+        changes["wraps_adapters"] = fsdp and not (second or one_unit)
     if fsdp:
         # It wraps blocks in checkpoints that do not reenter; Trainer's own flag wraps its units.
         trainer = any(word in row.framework.lower() for word in ("trainer", "hfautomodel"))
