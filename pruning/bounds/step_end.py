@@ -121,8 +121,8 @@ class EndPricer:
         return total_s, launches
 
     def _one(self, op: Op, pricer: Pricer) -> PricedOp:
-        group = pricer.communicators[op.communicator] if isinstance(op, Collective) else None
-        key = (op, group)
+        # What NCCL is told differs between recipes: the network is part of the key.
+        key = (op, *pricer.key((op.communicator,) if isinstance(op, Collective) else ()))
         priced = self._known.get(key)
         if priced is None:
             (priced,) = pricer.operations(Block("one", (op,)))

@@ -207,6 +207,16 @@ def test_bounds_of_some_rows_are_those_of_all_to_the_last_digit():
         np.testing.assert_array_equal(some.used_bytes, whole.used_bytes[rows])
 
 
+def test_bounds_of_a_table_know_what_nccl_is_told():
+    job = make_job(LLAMA, nodes=4, batch=64, zero_stage=1)
+    told = [{}, {"nccl_max_channels": 2}, {"nccl_algo": "tree"}, {"nccl_algo": "ring"}]
+    recipes = [replace(job.recipe, **each) for each in told]
+    found = Bounds(lambda recipe: replace(job, recipe=recipe))(RecipeTable.of(recipes))
+    alone = [bounds_of(replace(job, recipe=recipe)).step_time_s[0] for recipe in recipes]
+    np.testing.assert_allclose(found.step_time_s, alone, rtol=1e-12)
+    assert len(set(alone)) > 2
+
+
 CASES = [
     (GPT175B, {"tp": 8, "pp": 12, "sp": True, "recompute": "selective"}, 12, 1536),
     (GPT175B, {"tp": 8, "pp": 12, "sp": True, "recompute": "selective", "vpp": 4}, 12, 1536),
