@@ -104,8 +104,14 @@ def _fewer_virtual_stages(job: Job) -> Iterator[Recipe]:
 
 def _more_sharding(job: Job) -> Iterator[Recipe]:
     """ZeRO 1 shards the optimizer state that plain data parallelism repeats, ZeRO 2 the gradients
-    besides (Rajbhandari et al. 2020, section 5). ZeRO 3 gathers what it uses, and is left out."""
-    recipe = job.recipe
+    besides (Rajbhandari et al. 2020, section 5). ZeRO 3 gathers what it uses, and is left out, and
+    so is software where ZeRO 2 adds up whole gradients in fp32, or more sharding comes with
+    buckets."""
+    recipe, framework = job.recipe, job.framework
+    if framework.sums_whole_grads and framework.reduce_grads_fp32:
+        return
+    if framework.gradient_bucket != "none":
+        return
     for stage in range(recipe.zero_stage + 1, 3):
         if stage == 1 or recipe.pp == 1:
             yield replace(recipe, zero_stage=stage)

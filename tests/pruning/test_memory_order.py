@@ -112,3 +112,20 @@ def test_what_is_no_order_resolves_nothing(smaller, larger):
     history.add(Known(Recipe(**smaller), False))
     for tactic in MEMORY_ORDER:
         assert tactic.check(make_job(TINY, **larger), history) is None
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"sums_whole_grads": True, "reduce_grads_fp32": True, "torch_wrappers": True},
+        {"flattens_gradients": True, "gradient_bucket": "gradient"},
+    ],
+)
+def test_where_more_sharding_needs_more_it_resolves_nothing(facts):
+    job = make_job(TINY, training={**facts, "accumulate_grads_fp32": False}, zero_stage=1)
+    further = replace(job, recipe=replace(job.recipe, zero_stage=2))
+    assert used_bytes(further) > used_bytes(job)
+    history = History(1)
+    history.add(Known(further.recipe, False))
+    for tactic in MEMORY_ORDER:
+        assert tactic.check(job, history) is None
