@@ -174,6 +174,19 @@ def test_frozen_weights_have_adapters():
     assert lora == Lora(8, ("linear_qkv",), 0, "nf4")
 
 
+@pytest.mark.parametrize(
+    ("notes", "name"),
+    [
+        ("optimizer dana-star-mk4", "dana-star-mk4"),
+        ("NorMuon and AdamW", "normuon"),
+        ("optimizer soap", "soap"),
+    ],
+)
+def test_what_is_no_adam_is_said_to_be_priced_as_adam(notes, name):
+    assert f"{name} priced as Adam" in replayable(notes=notes).assumptions
+    assert statement(notes=notes).unread == ()
+
+
 def test_an_optimizer_of_transformer_engine_is_no_norm():
     notes = "Transformer Engine's FusedAdam"
     framework = replayable(notes=notes, framework="Hugging Face").job.framework
