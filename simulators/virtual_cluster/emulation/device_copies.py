@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from trainscout.simulators.virtual_cluster.traces.events import Op, Scalar, Synchronise, ValueRead
 
+from .loops import Loops
 from .operations import WRITE, as_argument, describe, spec_of
 from .rank_state import RankState
 from .values.defaults import FOLLOWED_ELEMENTS
@@ -24,6 +25,7 @@ class DeviceCopies:
 
     def __init__(self, state: RankState) -> None:
         self._state = state
+        self._loops = Loops()
 
     def read(self, func: Any, operation: str, args: Any) -> Any:
         """``item``, ``equal`` and ``allclose``: one value the script goes on with."""
@@ -38,8 +40,13 @@ class DeviceCopies:
     def value(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
         """A tensor's contents as the host sees them, after waiting for the device."""
         reading = self._state.values.read(tensor, operation)
-        self._note(operation, _scalars(reading.value), reading.grade, reading.hint)
-        return reading.value
+        value, recorder = reading.value, self._state.recorder
+        if reading.follows and value.dtype is torch.bool and value.numel() == 1:
+            place = recorder.sites.text(recorder.sites.current())
+            if self._loops.ends(place, recorder.place()):
+                value = ~value
+        self._note(operation, _scalars(value), reading.grade, reading.hint)
+        return value
 
     def note_size(self, func: Any, reading: Any, result: Any) -> None:
         """The size of a result depended on values: the host waited to learn it."""

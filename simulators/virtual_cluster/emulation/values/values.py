@@ -31,12 +31,13 @@ class Reading:
     """A value that the host asked for, on the CPU in the tensor's shape and type.
 
     ``grade``: exact, expected or invented, as in ``ValueRead``. ``hint`` says of an invented
-    value why nothing better is known.
+    value why nothing better is known, ``follows`` whether it was computed from assumed ones.
     """
 
     value: torch.Tensor
     grade: str
     hint: str | None = None
+    follows: bool = False
 
 
 class Values:
@@ -101,9 +102,9 @@ class Values:
             ):
                 value = materialise(shadow, tensor.shape, tensor.dtype)
                 hint = None
-                if shadow.grade is Grade.INVENTED:
+                if follows := shadow.grade is Grade.INVENTED:
                     hint = f"{operation}: follows from values that are assumed, not known"
-                return Reading(value, shadow.grade.label, hint)
+                return Reading(value, shadow.grade.label, hint, follows)
             kind = _number_kind(tensor.dtype)
             default = INVENTED[kind]
             hint = f"{operation}: follows from data that does not exist; {default!r} by convention"

@@ -1,0 +1,68 @@
+"""Loops whose end hangs on numbers that nobody knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.virtual_cluster.emulation.sections import emulate
+from trainscout.simulators.virtual_cluster.emulation.loops import Loops
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import PASSES
+from trainscout.simulators.virtual_cluster.traces.events import Op, ValueRead
+
+SCRIPT = """
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(2):
+    rows = model(torch.randn(4, 8, device="cuda"))
+    error, last = 1e9, torch.ones(8, device="cuda")
+    while error > 1e-4:
+        scale = 1 / (rows.exp() * last).sum(0)
+        error = (scale - last).abs().mean()
+        last = scale
+    times = 0
+    while True:
+        times += 1
+        if (scale - last).abs().mean() < 1e-4:
+            break
+    print("times", times)
+    for row in range(9):
+        if (rows[row % 4] - last).abs().mean() > 1e9:
+            print("rare")
+    (rows * last).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_loop_that_waits_for_a_small_number_ends(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "sinkhorn.py").write_text(SCRIPT)
+    run = emulate(tmp_path, str(tmp_path / "sinkhorn.py"), "--world-size", "1", check=True)
+    assert run.code == 0, run.output
+    assert run.output.count(f"times {PASSES}") == 2, run.output
+    assert "rare" not in run.output
+    reads = [event.value for event in run.trace.events if isinstance(event, ValueRead)]
+    one_loop = [True] * (PASSES - 1) + [False]
+    assert reads[:PASSES] == one_loop
+    exps = [each for each in run.trace.events if isinstance(each, Op) and "exp" in each.name]
+    assert len(exps) == 2 * PASSES
+
+
+@pytest.mark.parametrize(
+    ("line", "passes"), [(1, PASSES), (3, PASSES), (5, None), (8, None)], ids=str
+)
+def test_only_what_a_loop_waits_for_is_turned(
+    tmp_path: Path, line: int, passes: int | None
+) -> None:
+    (tmp_path / "a.py").write_text(
+        "while error > 1:\n    error = f(error)\n    if error:\n        break\n"
+        "    if g(error):\n        h(error)\nfor each in all:\n    if each > 1:\n        break\n"
+    )
+    loops, place = Loops(), f"{tmp_path / 'a.py'}:{line}"
+    turned = [loops.ends(place, 0) for _ in range(3 * PASSES)]
+    expected = [passes is not None and (n + 1) % PASSES == 0 for n in range(3 * PASSES)]
+    assert turned == expected
+    # Each step of training counts for itself.
+    assert not any(loops.ends(place, step) for step in range(3 * PASSES))
