@@ -13,15 +13,42 @@ from pathlib import Path
 # Live mode replaces the clocks of ``time``; this one stays real.
 from time import thread_time_ns as _thread_time_ns
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainscout.simulators.virtual_cluster.traces import events
 
 from .gaps import gap_left
 from .sink import Sink
 
-# By operation and place: how often, the last value, what to do about it.
-Reads = dict[tuple[str, int | None], tuple[int, object, str | None]]
+
+class Read(NamedTuple):
+    """What was read at one place: how often, how often of that in set-up, before any forward pass;
+    the last value, what to do about it."""
+
+    count: int
+    at_setup: int
+    value: object
+    hint: str | None
+
+    @property
+    def steers(self) -> bool:
+        """Whether it decides how a script goes on: flags, sizes and objects. Of other numbers most
+        are shown."""
+        return not self._all(float)
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether only set-up went on by it, and by no size: nothing of a step hangs on it."""
+        return self.count == self.at_setup and self._all((bool, float))
+
+    def _all(self, kind: type | tuple[type, ...]) -> bool:
+        values = self.value if isinstance(self.value, tuple) else (self.value,)
+        return all(isinstance(each, kind) for each in values)
+
+
+# By operation and place.
+Reads = dict[tuple[str, int | None], Read]
+_NONE = Read(0, 0, None, None)
 _OWN = str(Path(__file__).parent) + os.sep
 
 
@@ -280,5 +307,6 @@ class Recorder:
 
     def _note(self, reads: Reads, operation: str, value: object, hint: str | None) -> None:
         place = (operation, self.sites.current())
-        count = reads.get(place, (0,))[0]
-        reads[place] = (count + 1, value, hint)
+        before = reads.get(place, _NONE)
+        at_setup = before.at_setup + (self.phase == events.SETUP)
+        reads[place] = Read(before.count + 1, at_setup, value, hint)

@@ -59,9 +59,9 @@ def _of_what_was_not_received(error: BaseException, recorder: Recorder) -> str |
     pipeline stages tell each other."""
     if isinstance(error, ELSEWHERE) or type(error).__name__ == "OutOfMemoryError":
         return None
-    for (_, site), (_, _, hint) in recorder.inventions.items():
-        if hint and "(recv " in hint:
-            what = hint.partition(": ")[2]
+    for (_, site), read in recorder.inventions.items():
+        if read.hint and "(recv " in read.hint:
+            what = read.hint.partition(": ")[2]
             where = recorder.sites.text(site)
             return f"gap of the emulator: a message at {where} {what}, or {_RUN_TOGETHER}"
     return None
@@ -108,7 +108,7 @@ def show_summary(
         "operations": f"{recorder.operations:,}",
         "communications": f"{recorder.collectives:,}",
         "peak memory": f"{allocated:.2f} GiB allocated, {reserved:.2f} GiB reserved of {most:.2f}",
-        "invented values": f"{sum(count for count, _, _ in recorder.inventions.values()):,}",
+        "invented values": f"{sum(read.count for read in recorder.inventions.values()):,}",
         "violations": f"{recorder.violations:,}",
         "time": f"{wall_s:.1f} s, {cpu_s:.1f} CPU s",
         "trace": str(trace),
@@ -120,7 +120,7 @@ def show_summary(
     console.print(table)
     if recorder.inventions:
         console.print("invented (nobody knows them without computing; do not read results):")
-        for line in _read_most(recorder, recorder.inventions, 12):
+        for line in read_most(recorder, recorder.inventions, 12):
             console.print(f"  {line}", soft_wrap=True)
     shown = {finding.invariant for finding in findings}
     for kind, message, where in recorder.violation_texts[:12]:
@@ -137,16 +137,24 @@ def show_summary(
             console.print(f"the data loader at {where} gave no batch: {made_of}", soft_wrap=True)
 
 
-def _read_most(recorder: Recorder, values: Reads, most: int) -> list[str]:
-    """The places where values were read most often that nobody knows, with the last of them."""
+def read_most(recorder: Recorder, values: Reads, most: int) -> list[str]:
+    """The places where values were read most often that nobody knows, with the last of them: those
+    that a script goes on by first, those of set-up in one line."""
     # Taken at once: a watchdog asks while the script reads on.
-    reads = list(values.items())
-    reads.sort(key=lambda item: -item[1][0])
-    return [
-        f"{count} x {operation} = {str(value)[:40]} at {recorder.sites.text(site)}"
-        + (f"; {hint}" if hint else "")
-        for (operation, site), (count, value, hint) in reads[:most]
-    ]
+    reads = sorted(values.items(), key=lambda item: (not item[1].steers, -item[1].count))
+    lines = [
+        f"{read.count} x {operation} = {str(read.value)[:40]} at {recorder.sites.text(site)}"
+        + (f"; {read.hint}" if read.hint else "")
+        for (operation, site), read in reads
+        if not read.is_set_up
+    ][:most]
+    if set_up := [(read.count, site) for (_, site), read in reads if read.is_set_up]:
+        count, site = max(set_up, key=lambda each: each[0])
+        times, where = sum(each for each, _ in set_up), recorder.sites.text(site)
+        lines.append(
+            f"{times} flags and numbers in set-up at {len(set_up)} places, {count} at {where}"
+        )
+    return lines
 
 
 # A watchdog that says where a rank waits: on its own it would wait for ever without a word.
@@ -180,7 +188,7 @@ def _watch(rank: int, recorder: Recorder, wait_s: float, main: int, ended: list[
         if recorder.finished_steps != step:
             step, began_s, patience_s = recorder.finished_steps, now_cpu_s, wait_s
         elif now_cpu_s - began_s > patience_s and (
-            most := _read_most(recorder, {**recorder.assumptions, **recorder.inventions}, 4)
+            most := read_most(recorder, {**recorder.assumptions, **recorder.inventions}, 4)
         ):
             sys.stderr.write(
                 f"rank {rank} has worked for {now_cpu_s - began_s:.0f} CPU s on step {step}. "

@@ -150,8 +150,8 @@ def _figures(state: Any, code: int) -> Figures:
 
 def _inventions(recorder: Any) -> list[Invention]:
     return [
-        Invention(operation, count, str(value)[:40], recorder.sites.text(site))
-        for (operation, site), (count, value, _) in recorder.inventions.items()
+        Invention(operation, read.count, str(read.value)[:40], recorder.sites.text(site))
+        for (operation, site), read in recorder.inventions.items()
     ]
 
 

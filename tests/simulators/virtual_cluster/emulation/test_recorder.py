@@ -8,6 +8,7 @@ import pytest
 
 from trainscout.simulators.virtual_cluster.emulation import ListSink
 from trainscout.simulators.virtual_cluster.emulation.recorder import EnoughStepsError, Recorder
+from trainscout.simulators.virtual_cluster.emulation.report import read_most
 from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
 from trainscout.simulators.virtual_cluster.traces.events import FORWARD, Free, Header
 from trainscout.simulators.virtual_cluster.traces.files import (
@@ -39,3 +40,22 @@ def test_what_the_end_of_the_process_frees_is_in_no_trace(tmp_path: Path) -> Non
     for number in range(WRITE_LINES):
         sink.emit(Free(number))
     assert read_trace(tmp_path / "t").events == (Free(1),)
+
+
+def test_values_that_only_set_up_went_on_by_are_listed_together() -> None:
+    recorder = Recorder(ListSink(), (), lambda: -1)
+    for _ in range(3):
+        recorder.invented("item", False, None)
+    recorder.invented("tolist", (1.0, 2.0), None)
+    recorder.invented("aten.nonzero", (5,), None)
+    recorder.enter_phase(FORWARD)
+    for _ in range(9):
+        recorder.invented("item", 1.0, "item: a loss")
+    recorder.invented("item", True, None)
+    lines = [line.partition(" at /")[0] for line in read_most(recorder, recorder.inventions, 12)]
+    assert lines == [
+        "1 x aten.nonzero = (5,)",
+        "1 x item = True",
+        "9 x item = 1.0",
+        "4 flags and numbers in set-up at 2 places, 3",
+    ]
