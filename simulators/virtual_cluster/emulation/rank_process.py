@@ -46,7 +46,7 @@ from .imbalance import Imbalance
 from .prepared import ended_with, fork_rank, preload_modules
 from .programs import STARTUP, Programs, put_first, run_main, waits_for_program
 from .ranks_before import RanksBefore
-from .report import describe_gap, show_summary, swallowed, watch
+from .report import describe_gap, how_to_install, show_summary, swallowed, watch
 from .sink import FileSink, ListSink, Sink, UntilForward
 from .vendor.lost_imports import lost_imports
 from .virtual_rank import VirtualRank, emulate
@@ -207,6 +207,8 @@ def run_script(options: RankOptions, state: RankState) -> int:
         if gap is None:
             if any(words in told for words in _NO_SUCH_GPU):
                 _say("the script asks for a GPU that its node lacks: --world-size N gives it N")
+            if advice := how_to_install(error):
+                _say(advice)
             _say_lost(error)
             return FAILURE
         _say(gap)

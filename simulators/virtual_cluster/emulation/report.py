@@ -37,6 +37,11 @@ _FLASH_ATTENTION = (
     "FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE FLASH_ATTENTION_FORCE_BUILD=TRUE ",
     " --no-build-isolation flash-attn",
 )
+# Packages whose modules are named otherwise.
+_PACKAGES = {
+    **{"cv2": "opencv-python-headless", "PIL": "pillow", "skimage": "scikit-image"},
+    **{"sklearn": "scikit-learn", "yaml": "PyYAML"},
+}
 
 
 def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
@@ -52,6 +57,16 @@ def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
         return _of_what_was_not_received(error, recorder)
     advice = "" if isinstance(error, InputError) else f"; {_ADVICE}"
     return f"gap of the emulator: {operation(inside)} at {where}: {reason(error)}{advice}"
+
+
+def how_to_install(error: BaseException) -> str | None:
+    """The line for a script that asked for a package which this Python lacks: none of Python's own,
+    and no module of a package that is there."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    if not name or "." in name or name in sys.stdlib_module_names:
+        return None
+    package = _PACKAGES.get(name, name.replace("_", "-"))
+    return f"{name} is not installed: {sys.executable} -m pip install {package}"
 
 
 def _of_what_was_not_received(error: BaseException, recorder: Recorder) -> str | None:

@@ -385,8 +385,14 @@ optimizer.step()
         ("", 0, "guarded.py:4: went on without apex.contrib.nobody; where it is installed"),
         ("kernel()", 1, "went on without apex.contrib.nobody, which it imports at "),
         ("import nothing_of_it", 1, "the script went on without "),
+        ("import nothing_of_it", 1, "-m pip install nothing-of-it\n"),
+        ("import cv2_of.it, cv2", 1, "-m pip install cv2-of\n"),
+        ("import torch.nothing", 1, "No module named 'torch.nothing'"),
     ],
-    ids=["other kernels", "fails later", "fails by another import"],
+    ids=[
+        *("other kernels", "fails later", "fails by another import", "lacks a package"),
+        *("lacks a module", "lacks a part"),
+    ],
 )
 def test_a_guarded_import_that_failed_is_named(
     tmp_path: Path, more: str, code: int, stated: str
@@ -395,6 +401,7 @@ def test_a_guarded_import_that_failed_is_named(
     run = emulate(tmp_path, str(tmp_path / "guarded.py"), "--world-size", "1", check=True)
     assert run.code == code, run.output
     assert run.output.count(stated) == 1, run.output
+    assert ("pip install" in run.output) == ("_of" in more), run.output
 
 
 GRAPH = """
