@@ -43,9 +43,11 @@ def ends_loop(file: str, line: int) -> bool:
         test.lineno <= line <= (test.end_lineno or line)
         for loop in ast.walk(tree)
         if isinstance(loop, ast.While)
-        for test in (loop.test, *(each.test for each in loop.body if _leaves(each)))
+        for test in (loop.test, *_leaves(loop))
     )
 
 
-def _leaves(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Break)
+def _leaves(loop: ast.While) -> list[ast.expr]:
+    """What is asked where the loop is left."""
+    branches = [each for each in loop.body if isinstance(each, ast.If)]
+    return [each.test for each in branches if isinstance(each.body[-1], ast.Break)]

@@ -25,7 +25,7 @@ class Read(NamedTuple):
     """What was read at one place: how often, how often of that in set-up, before any forward pass;
     the last value, what to do about it."""
 
-    count: int
+    times: int
     at_setup: int
     value: object
     hint: str | None
@@ -39,7 +39,7 @@ class Read(NamedTuple):
     @property
     def is_set_up(self) -> bool:
         """Whether only set-up went on by it, and by no size: nothing of a step hangs on it."""
-        return self.count == self.at_setup and self._all((bool, float))
+        return self.times == self.at_setup and self._all((bool, float))
 
     def _all(self, kind: type | tuple[type, ...]) -> bool:
         values = self.value if isinstance(self.value, tuple) else (self.value,)
@@ -309,4 +309,4 @@ class Recorder:
         place = (operation, self.sites.current())
         before = reads.get(place, _NONE)
         at_setup = before.at_setup + (self.phase == events.SETUP)
-        reads[place] = Read(before.count + 1, at_setup, value, hint)
+        reads[place] = Read(before.times + 1, at_setup, value, hint)

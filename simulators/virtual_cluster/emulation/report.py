@@ -39,8 +39,11 @@ _FLASH_ATTENTION = (
 )
 # Packages whose modules are named otherwise.
 _PACKAGES = {
-    **{"cv2": "opencv-python-headless", "PIL": "pillow", "skimage": "scikit-image"},
-    **{"sklearn": "scikit-learn", "yaml": "PyYAML"},
+    "cv2": "opencv-python-headless",
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "PyYAML",
 }
 
 
@@ -60,8 +63,8 @@ def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
 
 
 def how_to_install(error: BaseException) -> str | None:
-    """The line for a script that asked for a package which this Python lacks: none of Python's own,
-    and no module of a package that is there."""
+    """The line for a script that asked for a package which this Python lacks: none of Python's
+    own, and no module of a package that is there."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     if not name or "." in name or name in sys.stdlib_module_names:
         return None
@@ -123,7 +126,7 @@ def show_summary(
         "operations": f"{recorder.operations:,}",
         "communications": f"{recorder.collectives:,}",
         "peak memory": f"{allocated:.2f} GiB allocated, {reserved:.2f} GiB reserved of {most:.2f}",
-        "invented values": f"{sum(read.count for read in recorder.inventions.values()):,}",
+        "invented values": f"{sum(read.times for read in recorder.inventions.values()):,}",
         "violations": f"{recorder.violations:,}",
         "time": f"{wall_s:.1f} s, {cpu_s:.1f} CPU s",
         "trace": str(trace),
@@ -156,14 +159,14 @@ def read_most(recorder: Recorder, values: Reads, most: int) -> list[str]:
     """The places where values were read most often that nobody knows, with the last of them: those
     that a script goes on by first, those of set-up in one line."""
     # Taken at once: a watchdog asks while the script reads on.
-    reads = sorted(values.items(), key=lambda item: (not item[1].steers, -item[1].count))
+    reads = sorted(values.items(), key=lambda item: (not item[1].steers, -item[1].times))
     lines = [
-        f"{read.count} x {operation} = {str(read.value)[:40]} at {recorder.sites.text(site)}"
+        f"{read.times} x {operation} = {str(read.value)[:40]} at {recorder.sites.text(site)}"
         + (f"; {read.hint}" if read.hint else "")
         for (operation, site), read in reads
         if not read.is_set_up
     ][:most]
-    if set_up := [(read.count, site) for (_, site), read in reads if read.is_set_up]:
+    if set_up := [(read.times, site) for (_, site), read in reads if read.is_set_up]:
         count, site = max(set_up, key=lambda each: each[0])
         times, where = sum(each for each, _ in set_up), recorder.sites.text(site)
         lines.append(

@@ -150,7 +150,7 @@ def _figures(state: Any, code: int) -> Figures:
 
 def _inventions(recorder: Any) -> list[Invention]:
     return [
-        Invention(operation, read.count, str(read.value)[:40], recorder.sites.text(site))
+        Invention(operation, read.times, str(read.value)[:40], recorder.sites.text(site))
         for (operation, site), read in recorder.inventions.items()
     ]
 

@@ -28,9 +28,9 @@ FINITE: dict[str, bool] = {
 # nothing is said: those that are all padding are left out.
 SOUND: dict[str, bool] = {"all": True, "_is_all_true": True}
 
-# A loop that ends when a number nobody knows is small goes round so often. Megatron-Core's Sinkhorn
-# routing (``sinkhorn``: a mean change of 1e-4) does 2 to 4 times with logits whose standard
-# deviation is at most 1, of 2,048 to 32,768 tokens and 8 to 256 experts, and 7 to 14 times with 4.
+# A loop that ends when a number nobody knows is small goes round so often. Sinkhorn routing of
+# Megatron-Core (``sinkhorn``, until the mean change is 1e-4) does 2 to 4 times with logits of a
+# standard deviation of at most 1, of 2,048 to 32,768 tokens and 8 to 256 experts; 7 to 14 with 4.
 PASSES = 4
 
 # Of a mask of which nothing is known this share is taken to be set: the size of what it selects.
