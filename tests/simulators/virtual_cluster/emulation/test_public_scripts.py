@@ -11,6 +11,7 @@ import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate
 from trainscout.simulators.predictor.workload.ir import Streaming, kernel_flops
+from trainscout.simulators.virtual_cluster.emulation.recorder import Read
 from trainscout.simulators.virtual_cluster.emulation.report import watch
 from trainscout.simulators.virtual_cluster.execution.issue import windows
 from trainscout.simulators.virtual_cluster.traces.events import (
@@ -79,8 +80,9 @@ def test_training_without_modules(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None:
-    place, reads = SimpleNamespace(text="kmeans.py:{}".format), {("item", 62): (9, False, None)}
-    chosen = {("item", 8): (7, 50, None)}
+    place = SimpleNamespace(text="kmeans.py:{}".format)
+    reads = {("item", 62): Read(9, 0, False, None)}
+    chosen = {("item", 8): Read(7, 0, 50, None)}
     recorder: Any = SimpleNamespace(
         finished_steps=3, inventions=reads, assumptions=chosen, sites=place
     )
