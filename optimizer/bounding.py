@@ -27,8 +27,9 @@ Losses = NDArray[np.float64]
 BOUNDED_SIMULATOR = "replay"
 # Recipes bounded at once: the columns of so many fit in the memory.
 BLOCK_ROWS = 1 << 16
-# From so many on, half of them are bounded in a process of their own.
-HALVED_ROWS = 10_000
+# From so many on, half of them are bounded in a process of their own, and roughly: few can be
+# among the best by the rough bound, which takes a fifth of the time.
+MANY_ROWS = 10_000
 
 
 class Bounded(NamedTuple):
@@ -83,9 +84,12 @@ class Bounding:
     def _spreads(self, table: RecipeTable) -> tuple[Distinct, list[Spread]]:
         return table.each(("framework",), lambda each: spread_of(self._job_of(each).framework))
 
-    def table(self, table: RecipeTable, on_progress: OnProgress | None = None) -> Bounded:
+    def table(
+        self, table: RecipeTable, on_progress: OnProgress | None = None, *, rough: bool = False
+    ) -> Bounded:
         """The bounds of recipes, losses only of those that may fit and else infinite: most recipes
-        need no price."""
+        need no price. ``rough``: losses of the passes without recomputation alone."""
+        step_time_of = self.of_recipes.least_step_s if rough else self.of_recipes.step_time_s
         memory_bytes, used_bytes = np.zeros((2, len(table)), dtype=np.int64)
         for some in _blocks(np.arange(len(table)), "recipes sized", on_progress):
             memory_bytes[some], used_bytes[some] = self.of_recipes.sizes(table.take(some))
@@ -93,8 +97,7 @@ class Bounding:
         able = np.flatnonzero(self.may_fit(table, used_bytes))
         for some in _blocks(able, "recipes bounded", on_progress):
             recipes = table.take(some)
-            step_time_s = self.of_recipes.step_time_s(recipes)
-            losses[some] = self._losses(recipes, step_time_s, memory_bytes[some])
+            losses[some] = self._losses(recipes, step_time_of(recipes), memory_bytes[some])
         return Bounded(losses, used_bytes)
 
     def passes(self, table: RecipeTable) -> Bounded:
@@ -132,7 +135,7 @@ class BoundingSurvey(Bounding):
         super().__init__(survey.space.question, objective, spec)
         self._recipes = survey.recipes
 
-    def rows(self, rows: Sequence[int]) -> Bounded:
+    def rows(self, rows: Sequence[int] | Rows) -> Bounded:
         """The bounds of some rows."""
         return self._bound(self._recipes.take(np.asarray(rows, dtype=np.int64)))
 
@@ -144,29 +147,34 @@ class BoundingSurvey(Bounding):
             for start in range(0, len(recipes), BLOCK_ROWS)
         )
 
-    def fitting_rows(self, on_progress: OnProgress | None = None) -> Bounded:
-        """As ``table``, of every row; where none may fit, with the losses of the closest miss."""
-        recipes = self._recipes
+    def fitting_rows(self, on_progress: OnProgress | None = None) -> tuple[Bounded, Mask]:
+        """As ``table``, of every row, and which losses are rough; where none may fit, with the
+        losses of the closest miss."""
+        recipes, many = self._recipes, len(self._recipes) >= MANY_ROWS
         losses = np.full((len(recipes), len(self._objective.names)), np.inf)
         used_bytes = np.zeros(len(recipes), dtype=np.int64)
-        halved = len(recipes) >= HALVED_ROWS and is_second_core()
+        halved = many and is_second_core()
         first, *others = self._halves() if halved else (np.arange(len(recipes)),)
 
         def own() -> Bounded:
             # Only this process says how far it is.
-            fitting = self.table(recipes.take(first), on_progress)
+            fitting = self.table(recipes.take(first), on_progress, rough=many)
             if halved:
                 # Simulating comes next, and the other process began later.
                 sweep.load()
             return fitting
 
-        found = both(own, lambda: self.table(recipes.take(others[0]))) if halved else (own(),)
+        def other() -> Bounded:
+            return self.table(recipes.take(others[0]), rough=many)
+
+        found = both(own, other) if halved else (own(),)
         for rows, each in zip((first, *others), found, strict=True):
             losses[rows], used_bytes[rows] = each
+        is_rough = np.isfinite(losses[:, 0]) & many
         if not self.may_fit(recipes, used_bytes).any():
             closest = [int(np.argmin(used_bytes))]
             losses[closest] = self.rows(closest).losses
-        return Bounded(losses, used_bytes)
+        return Bounded(losses, used_bytes), is_rough
 
     def _halves(self) -> tuple[Rows, Rows]:
         """The rows in two parts that cost about the same and price different blocks."""

@@ -127,6 +127,15 @@ class Reach:
                 return self._in_order(goal, open_rows)
         return rows[:0]
 
+    def open_first(self, rows: Rows) -> Rows:
+        """All those of the rows that are open for what ``first`` is about, the best bounds
+        first."""
+        for goal in self._goals():
+            open_rows = rows[goal(rows)]
+            if len(open_rows):
+                return open_rows[np.argsort(self._loss[open_rows], kind="stable")]
+        return rows[:0]
+
     def _goals(self) -> tuple[Callable[[Rows], Mask], ...]:
         """What is proved, in the order in which knowing one keeps others from being open."""
         if not self._single:

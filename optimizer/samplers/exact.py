@@ -4,18 +4,18 @@ Every launchable recipe has a bound that its simulated value cannot beat (``prun
 Recipes are simulated in the order of their bounds; once the next bound is no better than the K-th
 best value known, neither it nor any recipe behind it can enter the best K. The best of each layout
 and the other choices that are shown are proved in the same way (``optimizer.reach``).
+Of many recipes a rougher bound comes first: only those that it lets come next, or that may be the
+least of their degrees, are bounded as well as can be.
 With several objectives the front takes the place of the best K: a recipe is discarded when one on
 the front is at least as good as its bounds in every objective.
 """
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey
+from trainscout.optimizer.bounding import BLOCK_ROWS, BOUNDED_SIMULATOR, BoundingSurvey
 from trainscout.optimizer.certificate import Certificate, DegreesBound
 from trainscout.optimizer.choices import SHOWN_LAYOUTS, count_switches, layout_numbers
 from trainscout.optimizer.objective import MEASURES
@@ -28,6 +28,9 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
+
+# So many recipes with rough bounds cost little more to bound well than one.
+_REFINED = 1024
 
 
 class ExactSampler:
@@ -64,23 +67,34 @@ class ExactSampler:
         self._on_progress = search.on_progress
         self._epsilon, self._top_k = float(epsilon), options.top_k
         self._reach: Reach | None = None
-        self._losses = np.empty((0, 0))
+        self._bounding = BoundingSurvey(self._survey, self._objective, self._spec)
+        self._losses, self._is_rough = np.empty((0, 0)), np.empty(0, dtype=np.bool_)
         self._used_bytes = np.empty(0, dtype=np.int64)
         self._capacity_bytes = self._misses = 0
         # Rows that may fit by their bound; what was simulated, and what is being simulated.
         self._able = np.arange(0)
         self._evaluations: dict[int, Evaluation] = {}
         self._pending: set[int] = set()
-        self._queue: deque[int] | None = None
+        # What is asked for until something is told, out of which rows, and how much of it was.
+        self._queue: NDArray[np.int64] | None = None
+        self._asked_of, self._asked = self._able, 0
         self.proof = self
 
     def ask(self) -> Proposal | None:
         """The next recipe that is open; None until what was asked for is told, or for good."""
+        reach = self._bounded()
         if self._queue is None:
-            self._queue = deque(self._bounded().first(self._left()).tolist())
-        if not self._queue:
+            self._asked_of, self._asked = self._left(), 0
+            self._queue = reach.first(self._asked_of)
+        # Bounded well, a row stays where it is or falls behind: those before it are as they were.
+        while self._asked < len(self._queue) and self._is_rough[self._queue[self._asked]]:
+            ahead = (self._queue, reach.open_first(self._asked_of))
+            self._refine(np.union1d(*(rows[self._is_rough[rows]][:_REFINED] for rows in ahead)))
+            self._queue = reach.first(self._asked_of)
+        if self._asked == len(self._queue):
             return None
-        row = self._queue.popleft()
+        row = int(self._queue[self._asked])
+        self._asked += 1
         self._pending.add(row)
         return Proposal(self._survey.points[row], row)
 
@@ -103,7 +117,13 @@ class ExactSampler:
         """How many recipes could yet be among the best: as many simulations at most."""
         if self._reach is None:
             return len(self._survey) - len(self._evaluations)
-        return len(self._pending) + int(np.count_nonzero(self._reach.is_open(self._left())))
+        left = self._left()
+        left = left[self._reach.is_open(left)]
+        rough = left[self._is_rough[left]]
+        if 0 < len(rough) <= _REFINED:
+            self._refine(rough)
+            left = left[self._reach.is_open(left)]
+        return len(self._pending) + len(left)
 
     def _left(self) -> NDArray[np.int64]:
         """Rows that may fit and are neither simulated nor asked for."""
@@ -113,8 +133,8 @@ class ExactSampler:
     def _bounded(self) -> Reach:
         """Bound every recipe, once."""
         if self._reach is None:
-            bounding = BoundingSurvey(self._survey, self._objective, self._spec)
-            self._losses, used = bounding.fitting_rows(self._on_progress)
+            bounding = self._bounding
+            (self._losses, used), self._is_rough = bounding.fitting_rows(self._on_progress)
             recipes = self._survey.recipes
             may_fit = bounding.may_fit(recipes, used)
             able = np.flatnonzero(may_fit)
@@ -140,8 +160,18 @@ class ExactSampler:
                 self._reach.add(row, evaluation)
         return self._reach
 
+    def _refine(self, rows: NDArray[np.int64]) -> None:
+        """Bound rows as well as can be, for ``Reach`` too."""
+        for start in range(0, len(rows), BLOCK_ROWS):
+            some = rows[start : start + BLOCK_ROWS]
+            self._losses[some] = self._bounding.rows(some).losses
+        self._is_rough[rows] = False
+
     def certificate(self) -> Certificate:
         """What is proved so far."""
+        if self._reach is not None:
+            left = self._left()
+            self._refine(left[self._reach.is_open(left) & self._is_rough[left]])
         survey, bounded, evaluations = self._survey, self._reach is not None, self._evaluations
         still_open = self.open_recipes()
         simulated = len(evaluations)
@@ -201,6 +231,7 @@ class ExactSampler:
         if left_out is not None:
             found = dict(sorted(left_out.degrees.items()))
         else:
+            self._refine_least()
             able = np.zeros(len(recipes), dtype=np.int64)
             able[self._able] = 1
             losses = self._losses[:, 0]
@@ -217,3 +248,20 @@ class ExactSampler:
             )
             for (tp, pp), of in found.items()
         )
+
+    def _refine_least(self) -> None:
+        """Refine until no rough loss is below the others of its degrees."""
+        degrees, losses = self._survey.recipes.distinct(("tp", "pp")), self._losses[:, 0]
+        order = np.argsort(losses, kind="stable")
+        at_once = 4
+        while self._is_rough.any():
+            least = np.full(len(degrees.first), np.inf)
+            known = ~self._is_rough
+            np.minimum.at(least, degrees.of[known], losses[known])
+            ahead = order[(self._is_rough & (losses < least[degrees.of]))[order]]
+            groups = degrees.of[ahead]
+            first = [ahead[groups == group][:at_once] for group in np.unique(groups).tolist()]
+            if not first:
+                break
+            self._refine(np.concatenate(first))
+            at_once *= 2

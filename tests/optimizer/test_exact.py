@@ -284,10 +284,21 @@ def test_every_tensor_and_pipeline_degree_has_what_its_bounds_say():
         assert each.bound <= min(step_s for step_s, _ in values) * (1 + 1e-9)
 
 
-def test_bounds_of_halves_are_those_of_the_whole(monkeypatch):
-    whole = search("exact", small_question(MOE))
-    monkeypatch.setattr("trainscout.optimizer.bounding.HALVED_ROWS", 1)
+@pytest.mark.parametrize("refined", [1, 1024])
+@pytest.mark.parametrize("case", CASES)
+def test_many_recipes_bounded_in_halves_and_roughly_are_proved_alike(case, refined, monkeypatch):
+    question, space = CASES[case]
+    whole = search("exact", question, space=space)
+    monkeypatch.setattr("trainscout.optimizer.bounding.MANY_ROWS", 1)
     monkeypatch.setattr("trainscout.optimizer.bounding.is_second_core", lambda: True)
-    halved = search("exact", small_question(MOE))
+    monkeypatch.setattr("trainscout.optimizer.samplers.exact._REFINED", refined)
+    halved = search("exact", question, space=space)
     assert answer(halved.trials) == answer(whole.trials)
     assert halved.certificate == whole.certificate
+
+
+def test_an_interrupted_search_of_many_recipes_leaves_open_what_is(monkeypatch):
+    ended = search("exact", n_trials=8)
+    assert ended.certificate.open
+    monkeypatch.setattr("trainscout.optimizer.bounding.MANY_ROWS", 1)
+    assert search("exact", n_trials=8).certificate == ended.certificate
