@@ -462,7 +462,7 @@ def price_exchange(
     between domains the network decides: both are priced as NCCL's exchange."""
     price = price_collective(op.kind, op.bytes, communicator, gpu, cluster, op.dtype)
     racks = cluster.domain > cluster.gpus_per_node and communicator.nodes == 1
-    if not (op.stored_bytes and racks and price.seconds):
+    if not (op.stored_bytes and racks and gpu.nvlink_bytes_per_s and price.seconds):
         return price
     sent = op.bytes * (1 - 1 / communicator.size)
     seconds = sent / (SHARE_OF_NVLINK * gpu.nvlink_bytes_per_s) + PEER_S * (communicator.size - 1)

@@ -1,5 +1,7 @@
 """Tokens exchanged by kernels that store them directly, against HybridEP's own benchmark."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulators.predictor.collectives import machines as m
@@ -48,5 +50,8 @@ def test_elsewhere_it_is_priced_as_nccl_does_it() -> None:
     ):
         nccl = price_collective("all_to_all", op.bytes, members, m.B200, where)
         assert price_exchange(stated, members, m.B200, where) == nccl
+    unlinked = replace(m.B200, nvlink_links=0, nvlink_bytes_per_s=0.0)
+    nccl = price_collective("all_to_all", op.bytes, inside(8), unlinked, RACK)
+    assert price_exchange(op, inside(8), unlinked, RACK) == nccl
     alone = price_exchange(op, Communicator("ep", 1, 1, 1), m.B200, RACK)
     assert alone.seconds == 0
