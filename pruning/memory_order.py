@@ -106,11 +106,10 @@ def _more_sharding(job: Job) -> Iterator[Recipe]:
     """ZeRO 1 shards the optimizer state that plain data parallelism repeats, ZeRO 2 the gradients
     besides (Rajbhandari et al. 2020, section 5). ZeRO 3 gathers what it uses, and is left out, and
     so is software where ZeRO 2 adds up whole gradients in fp32, or more sharding comes with
-    buckets."""
+    buckets and flat copies."""
     recipe, framework = job.recipe, job.framework
-    if framework.sums_whole_grads and framework.reduce_grads_fp32:
-        return
-    if framework.gradient_bucket != "none":
+    whole = framework.sums_whole_grads and framework.reduce_grads_fp32
+    if whole or framework.flattens_gradients:
         return
     for stage in range(recipe.zero_stage + 1, 3):
         if stage == 1 or recipe.pp == 1:

@@ -58,6 +58,7 @@ PASS_FIELDS = knobs_entering(knob.LAYER_BLOCKS, knob.HOST, knob.PASSES, knob.LAY
 _HELD_FIELDS = tuple(name for name in END_FIELDS if name not in knobs_entering(knob.HOST))
 _BOUNDARY_FIELDS = knobs_entering(knob.BOUNDARY)
 _MICRO_BATCH_FIELDS = knobs_entering(knob.MICRO_BATCHES)
+_REPLICA_FIELDS = ("tp", "pp", "cp", "ep", "etp")
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,11 @@ class Columns:
             self.unique, "micro_batches", _MICRO_BATCH_FIELDS, lambda job: job.num_micro_batches
         )
         self.micro_batches = np.array(counts, dtype=np.int64)[count_of]
+        # Adapters that no replica shards may be kept in fp32.
+        shared_of, shared = self.once_each(
+            self.unique, "shared", _REPLICA_FIELDS, lambda job: job.is_replicated
+        )
+        self.shared = np.array(shared, dtype=np.int64)[shared_of]
         # Gradients of one micro-batch come with its backward pass.
         comes = self.framework.torch_wrappers or self.framework.flattens_gradients
         self.lone = (comes & (self.micro_batches == 1)).astype(np.int64)[self.passes.of]
@@ -139,7 +145,7 @@ class Columns:
         some = (self.unique.numbers("recompute_layers") >= 0).astype(np.int64)
         some |= self.unique.numbers("recompute_taper") > 0
         lone = ((self.micro_batches == 1) & self.framework.torch_wrappers).astype(np.int64)
-        extra = (single, some, lone)
+        extra = (single, some, lone, self.shared * self.framework.fp32_adapters)
         found = self.unique.distinct(names, extra)
         return found, [
             key + tuple(int(each[row]) for each in extra)

@@ -25,6 +25,7 @@ from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.knob import HOST
 from trainscout.simulators.predictor.question.recipe import KNOBS, knobs_entering
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration, CalibrationRun
 from trainscout.simulators.predictor.uncertainty.factors import FACTORS, Factors
@@ -169,6 +170,16 @@ def test_bounds_of_a_table_know_what_passes_do_for_what_is_sharded(facts):
     for recipe, bound_s in zip(recipes, found.step_time_s, strict=True):
         step_time_s = ReplaySimulator().without_error_bar(replace(job, recipe=recipe)).step_time_s
         assert 0.9 * step_time_s < bound_s <= step_time_s
+
+
+def test_bounds_of_a_table_know_which_adapters_have_replicas():
+    facts = {"fp32_adapters": True, "lora": Lora(8)}
+    job = make_job(LLAMA, batch=64, training=facts, zero_stage=1)
+    recipes = [replace(job.recipe, pp=stages, tp=2) for stages in (4, 2)]
+    for table in (recipes, recipes[::-1]):
+        found = Bounds(lambda recipe: replace(job, recipe=recipe))(RecipeTable.of(table))
+        alone = [bounds_of(replace(job, recipe=recipe)).step_time_s[0] for recipe in table]
+        np.testing.assert_allclose(found.step_time_s, alone, rtol=1e-12)
 
 
 SLOW = tuple(
