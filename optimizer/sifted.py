@@ -91,6 +91,12 @@ def sifted_survey(
         raise UnprovedError("bounds rule hardly any recipe out", known) from None
     if not left_out.recipes:
         raise survey.nothing_launchable(space, left_out.counts.rejected)
+    if kept.is_empty:
+        # Not even the activations of any passes fit.
+        missing = min(sieves, key=lambda sieve: sieve.least_bytes)
+        assert missing.closest is not None
+        for listed in missing.complete(missing.closest):
+            kept.add(listed, known)
     found = kept.still_open(known)
     return survey.listed_survey(space, found.points, found.recipes, left_out)
 
@@ -117,6 +123,11 @@ class _Kept:
     def __init__(self) -> None:
         self._parts: list[_Listed] = []
         self._miss: _Listed | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is not even a miss."""
+        return not self._parts and self._miss is None
 
     def add(self, listed: _Listed, known: KnownBest) -> None:
         simulated = known.improve(*listed, _ROUNDS)
@@ -204,6 +215,9 @@ class _Sieve:
         )
         self.endings: dict[frozenset[tuple[Any, ...]], int] = {}
         self.stable = self.stable_knobs()
+        # Of passes left out where those lie that hold least, and how many bytes.
+        self.closest: Block | None = None
+        self.least_bytes = math.inf
 
     def names_that_decide(self) -> list[str]:
         """What of the passes enters how many points they are completed to, and what becomes of
@@ -293,6 +307,10 @@ class _Sieve:
         self.standing.sifted(len(passes.recipes))
         self.left_out.out_of_memory += int((passes.completed - may_fit).sum())
         self.count_degrees(passes.recipes, passes.completed, may_fit, bounded)
+        held_bytes = bounded.used_bytes
+        if len(held_bytes) and 0 < held_bytes.min() < self.least_bytes:
+            self.closest = passes.block.take(np.array([np.argmin(held_bytes)]))
+            self.least_bytes = int(held_bytes.min())
 
     def count_degrees(
         self, recipes: RecipeTable, count: Rows, may_fit: Rows, bounded: Bounded

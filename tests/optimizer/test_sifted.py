@@ -11,6 +11,7 @@ from tests.optimizer.test_enumeration import TRICKY
 from tests.optimizer.test_exact import EXPERTS, MIXTRAL_8X7B, MOE, SPACE, search, small_question
 from tests.optimizer.test_union import BOTH
 from tests.optimizer.test_union import asked as frameworks
+from tests.simulators.jobs import TINY
 from trainscout.optimizer.enumeration import blocks, leading
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
@@ -126,9 +127,12 @@ def test_what_leads_is_completed_to_all_points_once(space, block_points, monkeyp
     assert Counter(found) == Counter(expected)
 
 
-def test_where_nothing_fits_the_closest_miss_is_listed(not_listed):
+# Of the large model not even the activations of any passes fit.
+@pytest.mark.parametrize(("model", "recompute"), [(TINY, "full"), (MIXTRAL_8X7B, "none")])
+def test_where_nothing_fits_the_closest_miss_is_listed(model, recompute, not_listed):
     not_listed()
-    result = search("exact", small_question(gib=0.5))
+    knobs = {**SPACE["knobs"], "recompute": {"choices": [recompute]}}
+    result = search("exact", small_question(model, gib=0.5), space={"knobs": knobs})
     assert result.certificate.simulated == 1
     assert result.certificate.out_of_memory >= result.certificate.recipes - 1
 
