@@ -86,7 +86,8 @@ def _apply_rates(now, found, flows, past, counters):  # type: ignore[no-untyped-
     moments = flows.moments
     past_time, past_left, past_rate = past.time, past.left, past.rate
     past_before = past.before
-    changed = 0
+    # No literal, for which ``put_all`` would be compiled once more.
+    changed = np.int64(0)
     for at in range(found):
         flow = members[at]
         new_rate = rate[flow]
@@ -147,7 +148,8 @@ def play(until, to_drained, flows, links, past, counters):  # type: ignore[no-un
             return NO_SPACE, last, solves
         counters[t.SWEEP] += 2
         sweep = counters[t.SWEEP] - 1
-        touched = 0
+        # No literal, for which ``_find_component`` would be compiled once more.
+        touched = np.int64(0)
         any_drained = False
         size = counters[t.IN_HEAP]
         while size > 0 and event[heap[0]] == now:

@@ -9,6 +9,7 @@ are there (``water_filling``).
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from trainscout.simulators.predictor.network.union_find import join_links
@@ -94,12 +95,13 @@ def trim(time, count, flows, past, counters):  # type: ignore[no-untyped-def]
 
     Those have drained before ``time`` and been reported.
     """
-    ended = 0
+    # No literal, for which what it is passed to would be compiled once more.
+    ended = start = np.int64(0)
     for flow in range(count):
         piece = flows.segment[flow]
         if flows.state[flow] == t.DRAINED and flows.drained[flow] < time:
             if flows.logged[flow] == 0:
-                _forget_pieces(flow, 0, flows, past, counters)
+                _forget_pieces(flow, start, flows, past, counters)
                 ended += 1
             continue
         while piece >= 0 and past.time[piece] >= time:
@@ -124,7 +126,8 @@ def rebuild_lists(count, flows, links, counters):  # type: ignore[no-untyped-def
     links.head[:] = t.NONE
     links.occupancy[:] = 0
     flows.place[:] = t.NONE
-    queued = 0
+    # As in ``trim``.
+    queued = empty = np.int64(0)
     for flow in range(count):
         if flows.state[flow] == t.LIVE:
             attach(
@@ -141,5 +144,5 @@ def rebuild_lists(count, flows, links, counters):  # type: ignore[no-untyped-def
             flows.moments[queued] = flows.event[flow]
             queued += 1
     counters[t.IN_HEAP] = put_all(
-        flows.heap, flows.place, flows.event, 0, flows.members, flows.moments, queued
+        flows.heap, flows.place, flows.event, empty, flows.members, flows.moments, queued
     )

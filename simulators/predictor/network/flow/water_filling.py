@@ -99,7 +99,7 @@ def _solve(paths, table, following, preceding, rates, seen):  # type: ignore[no-
         attach(flow, paths, hops, table.head, table.occupancy, following, preceding)
     for link in range(links):
         table.touched[link] = link
-    fill(flows, links, 1, paths, hops, table, following, rates, seen)
+    fill(flows, links, np.int64(1), paths, hops, table, following, rates, seen)
 
 
 @njit(cache=True)
@@ -185,7 +185,8 @@ def fill(flows, links, sweep, paths, hops, table, following, rates, fixed):  # t
     rate, head, occupancy = table.rate, table.head, table.occupancy
     left, room, share, heap = table.left, table.room, table.share, table.heap
     touched = table.touched
-    size = 0
+    # A literal would be a type of its own, for which what it is passed to is compiled again.
+    size = first = np.int64(0)
     for at in range(links):
         link = touched[at]
         on_it = occupancy[link]
@@ -204,7 +205,7 @@ def fill(flows, links, sweep, paths, hops, table, following, rates, fixed):  # t
             fair = room[link] / left[link]
             if fair > share[link]:
                 share[link] = fair
-                _sink(heap, 0, size, share)
+                _sink(heap, first, size, share)
                 continue
             entry = head[link]
             while entry >= 0:
@@ -222,4 +223,4 @@ def fill(flows, links, sweep, paths, hops, table, following, rates, fixed):  # t
                 entry = following[entry]
         size -= 1
         heap[0] = heap[size]
-        _sink(heap, 0, size, share)
+        _sink(heap, first, size, share)

@@ -175,12 +175,12 @@ class RepeatingEngine(PacketEngine):
         state = engine._ports
         if state[:, t.DRAWS].any():
             return None
-        begins, ends = engine._flows[: len(rows), t.BEGAN], engine._flows[: len(rows), t.DONE]
+        begins, ends = engine._flows[: len(rows), (t.BEGAN, t.DONE)].T.copy()
         first = np.full(len(ports), t.CLOCK_END)
         # A pause may end after the last packet of its link has arrived.
         last = state[:, t.FLIPS_AT].copy()
         spans(episode.places, begins, ends, first, last)
-        return Recording(begins.copy(), ends.copy(), first, last, self._rests_of(engine))
+        return Recording(begins, ends, first, last, self._rests_of(engine))
 
     def _engine_of(self, rates: Floats, delays: Floats, opened: int) -> PacketEngine:
         """An engine without memory over some links, whose clock begins when ours is ``opened``."""
@@ -272,7 +272,7 @@ class RepeatingEngine(PacketEngine):
         flows[own, t.DONE] = arrived
         flows[own, t.FIRST_LATER] = np.where(arrived == t.NONE, later, t.NONE)
         self._heap = t.grown(self._heap, int(count[t.EVENTS_DUE]) + len(events))
-        events_heap.put(events[:, 0], events[:, 1], self._heap, count)
+        events_heap.put(*events.T.copy(), self._heap, count)
         there = self._ports[ports]
         there[:, _STATISTICS] = here[:, _STATISTICS]
         self._ports[ports] = np.where((episode.last() <= now)[:, None], here, there)

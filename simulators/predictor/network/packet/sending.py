@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from . import engine_arrays as t
@@ -224,7 +225,8 @@ def serve(  # type: ignore[no-untyped-def]
         if sent and _has_more(main, ports):
             expect(main, now, ports, heap, count, whole)
         return
-    tried = 0
+    # No literal, for which ``_next_class`` would be compiled once more.
+    tried = np.int64(0)
     sent = False
     for _ in range(whole[t.CLASSES]):
         row = _next_class(main, tried, ports, whole)
