@@ -25,6 +25,9 @@ class SmallerTwinOutOfMemory:
     twins: Callable[[Job], Iterator[Recipe]]
 
     def check(self, job: Job, history: History) -> Verdict | None:
+        if job.framework.copies_shards:
+            # What the step's end copies finds places where larger activations were.
+            return None
         for twin in self.twins(job):
             known = history.find(twin)
             if known is not None and not known.fits:
@@ -72,8 +75,11 @@ def _sequence_parallel(job: Job) -> Iterator[Recipe]:
 
 def _smaller_micro_batches(job: Job) -> Iterator[Recipe]:
     """A micro-batch of k times the size keeps k times the activations, and as many of them in
-    flight or the whole batch: never less than k times as many smaller ones."""
-    size = job.recipe.micro_batch
+    flight or the whole batch: never less than k times as many smaller ones. One that is alone in
+    its step may meet no gradients, which later ones do (``memory.static``)."""
+    size, framework = job.recipe.micro_batch, job.framework
+    if job.num_micro_batches == 1 and (framework.torch_wrappers or framework.flattens_gradients):
+        return
     for smaller in range(1, size // 2 + 1):
         if size % smaller == 0:
             yield replace(job.recipe, micro_batch=smaller)

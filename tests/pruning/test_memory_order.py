@@ -7,6 +7,7 @@ from hypothesis import given
 
 from tests.pruning.questions import MODELS, jobs
 from tests.simulators.jobs import GPT175B, TINY, make_job
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.pruning import TACTICS
 from trainscout.pruning.memory_order import MEMORY_ORDER
 from trainscout.pruning.tactic import History, Known
@@ -115,17 +116,25 @@ def test_what_is_no_order_resolves_nothing(smaller, larger):
 
 
 @pytest.mark.parametrize(
-    "facts",
+    ("facts", "micro_batch", "needs_more"),
     [
-        {"sums_whole_grads": True, "reduce_grads_fp32": True, "torch_wrappers": True},
-        {"flattens_gradients": True, "gradient_bucket": "gradient"},
+        (
+            {"sums_whole_grads": True, "reduce_grads_fp32": True, "torch_wrappers": True},
+            1,
+            {"zero_stage": 2},
+        ),
+        ({"flattens_gradients": True, "gradient_bucket": "gradient"}, 1, {"zero_stage": 2}),
+        # The smaller ones are two, of which the second meets gradients.
+        ({"torch_wrappers": True}, 8, {"micro_batch": 4}),
     ],
 )
-def test_where_more_sharding_needs_more_it_resolves_nothing(facts):
-    job = make_job(TINY, training={**facts, "accumulate_grads_fp32": False}, zero_stage=1)
-    further = replace(job, recipe=replace(job.recipe, zero_stage=2))
+def test_where_less_needs_more_it_resolves_nothing(facts, micro_batch, needs_more):
+    training = {**facts, "accumulate_grads_fp32": False}
+    model = replace(TINY, sequence_length=8)
+    job = make_job(model, training=training, zero_stage=1, micro_batch=micro_batch)
+    further = replace(job, recipe=replace(job.recipe, **needs_more))
     assert used_bytes(further) > used_bytes(job)
-    history = History(1)
-    history.add(Known(further.recipe, False))
-    for tactic in MEMORY_ORDER:
-        assert tactic.check(job, history) is None
+    for software in (job, replace(job, framework=load_catalogue().frameworks["nanotron"])):
+        history = History(1)
+        history.add(Known(further.recipe, False))
+        assert not any(tactic.check(software, history) for tactic in MEMORY_ORDER)
