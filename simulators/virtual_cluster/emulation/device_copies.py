@@ -41,10 +41,10 @@ class DeviceCopies:
         """A tensor's contents as the host sees them, after waiting for the device."""
         reading = self._state.values.read(tensor, operation)
         value, recorder = reading.value, self._state.recorder
-        if reading.follows and value.dtype is torch.bool and value.numel() == 1:
+        if reading.follows and value.numel() == 1:
             place = recorder.sites.text(recorder.sites.current())
             if self._loops.ends(place, recorder.place()):
-                value = ~value
+                value = ~value if value.dtype is torch.bool else torch.zeros_like(value)
         self._note(operation, _scalars(value), reading.grade, reading.hint)
         return value
 

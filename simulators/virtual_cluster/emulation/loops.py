@@ -5,24 +5,25 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+from collections.abc import Iterator
 
 from .values.defaults import PASSES
 
 
 class Loops:
-    """Ends ``while`` loops whose condition follows from numbers that nobody knows.
+    """Ends ``while`` loops that wait for numbers which nobody knows.
 
-    Such a flag is the same in every pass: the loop would never end.
+    Such a number is the same in every pass: the loop would never end.
     """
 
     def __init__(self) -> None:
         self._passes: dict[str, tuple[object, int]] = {}
 
     def ends(self, place: str, training: object) -> bool:
-        """Whether the flag that is read at ``place`` (``file:line``) is to be the opposite now,
-        because it has been the same often enough where training stood at ``training``."""
+        """Whether what is read at ``place`` (``file:line``) is to end its loop now, because it has
+        been read often enough where training stood at ``training``."""
         file, _, line = place.rpartition(":")
-        if not line.isdigit() or not ends_loop(file, int(line)):
+        if not line.isdigit() or int(line) not in _waits(file):
             return False
         before, passes = self._passes.pop(place, (training, 0))
         passes = passes + 1 if before == training else 1
@@ -33,21 +34,29 @@ class Loops:
 
 
 @functools.cache
-def ends_loop(file: str, line: int) -> bool:
-    """Whether a ``while`` loop goes on, or is left, by what is asked in this line of a file."""
+def _waits(file: str) -> frozenset[int]:
+    """The lines of a file where a ``while`` loop learns whether it goes on or is left."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
-        return False
-    return any(
-        test.lineno <= line <= (test.end_lineno or line)
-        for loop in ast.walk(tree)
-        if isinstance(loop, ast.While)
-        for test in (loop.test, *_leaves(loop))
+        return frozenset()
+    loops = (each for each in ast.walk(tree) if isinstance(each, ast.While))
+    asked = (each for loop in loops for each in _asked(loop))
+    return frozenset(
+        line for each in asked for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)
     )
 
 
-def _leaves(loop: ast.While) -> list[ast.expr]:
-    """What is asked where the loop is left."""
+def _asked(loop: ast.While) -> Iterator[ast.expr]:
+    """What is asked where the loop goes on or is left; what its body assigns to names there."""
     branches = [each for each in loop.body if isinstance(each, ast.If)]
-    return [each.test for each in branches if isinstance(each.body[-1], ast.Break)]
+    tests = [loop.test, *(each.test for each in branches if isinstance(each.body[-1], ast.Break))]
+    names = _names(tests)
+    yield from tests
+    for each in loop.body:
+        if isinstance(each, ast.Assign) and not names.isdisjoint(_names(each.targets)):
+            yield each.value
+
+
+def _names(expressions: list[ast.expr]) -> set[str]:
+    return {each.id for one in expressions for each in ast.walk(one) if isinstance(each, ast.Name)}
