@@ -119,6 +119,12 @@ def _permutation(call: Call) -> Sequence[Shadow | None]:
     return [Categories(number, plain.full((1,), 1 / number, dtype=torch.float64))]
 
 
+def _drawn(call: Call) -> Sequence[Shadow | None]:
+    """``multinomial``: any of the options."""
+    options = call.args[0].shape[-1]
+    return [Categories(options, plain.full((options,), 1 / options, dtype=torch.float64))]
+
+
 @unless_known
 def best(call: Call) -> Sequence[Shadow | None]:
     """argmax(x, dim), max(x, dim) and those of the least: the best one."""
@@ -286,6 +292,7 @@ def _histc(call: Call) -> Sequence[Shadow | None]:
 ROUTING_RULES: dict[str, Rule] = {
     "topk": _topk,
     "randperm": _permutation,
+    "multinomial": _drawn,
     "argmax": best,
     "argmin": best,
     **dict.fromkeys(("sort", "argsort"), _sort),

@@ -311,3 +311,10 @@ def test_one_column_in_a_thousand_is_left_to_16_bits() -> None:
     assert own_size(mixed, (x, x, x, x, x, columns), x) == 7
     # Of any other operation of a library, half of the rows.
     assert own_size(torch.ops.aten.nonzero.default, (x,), x) == 3
+
+
+def test_tokens_that_are_drawn_end_no_text() -> None:
+    with FakeRank() as rank:
+        for drawn in (torch.multinomial(rank.unknown(2, 512), 1), rank.unknown(2, 512).argmax(-1)):
+            assert rank.read((drawn == 5).all()) is False
+            assert max(rank.read(drawn.flatten())) < 512
