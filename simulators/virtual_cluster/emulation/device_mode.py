@@ -147,6 +147,9 @@ class DeviceMode(TorchDispatchMode):
             if not isinstance(tensor, FakeTensor):
                 given, named = self._without_data(args, kwargs)
                 break
+        if named.get("generator") is not None:
+            # Torch's own answers refuse some, as of ``exponential_``.
+            named = {**named, "generator": None}
         kind = operation.kind
         if kind == operations.VIEW:
             result = self._view(func, types, given, named)

@@ -191,6 +191,8 @@ assert torch.cuda.initial_seed() == 7
 generator = torch.cuda.default_generators[torch.cuda.current_device()]
 shared, apart = generator.graphsafe_get_state(), generator.clone_state()
 generator.manual_seed(8)
+drawn = torch.empty(4, device="cuda").exponential_(generator=generator)
+assert drawn.shape == (4,)
 assert (shared.initial_seed(), apart.initial_seed()) == (8, 7)
 generator.graphsafe_set_state(apart)
 apart.manual_seed(9)
