@@ -79,7 +79,9 @@ def _steps(trace: events.Trace) -> Iterator[Finding]:
     entered, phase = False, events.SETUP
     for event in trace.events:
         if isinstance(event, events.Phase):
-            phase = event.phase
+            # A hook of a gradient may take the step: the backward pass goes on around it.
+            hooked = (phase, event.phase) == (events.OPTIMIZER, events.BACKWARD)
+            phase = events.OPTIMIZER if hooked else event.phase
             entered |= phase == events.OPTIMIZER
         elif isinstance(event, events.Op):
             launched[phase] += 1

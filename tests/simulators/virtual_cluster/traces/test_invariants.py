@@ -98,6 +98,14 @@ def test_an_optimizer_that_launches_nothing_did_not_step() -> None:
     assert "its states are on the host" in finding.likely_cause
 
 
+def test_an_optimizer_that_steps_within_backward_stepped() -> None:
+    within = [Phase(BACKWARD, 0), op("aten._fused_adam_.default"), Phase(OTHER, 0)]
+    events = step(0, within)
+    assert check_trace(trace(*events, Phase(BACKWARD, 0), op("aten.mm.default"))) == ()
+    within[1] = Free(WEIGHTS)
+    assert "optimizer step" in invariants(check_trace(trace(*step(0, within))))
+
+
 @pytest.mark.parametrize(
     ("event", "problem"),
     [(Free(WEIGHTS), "1 of 1 storages"), (Resize(WEIGHTS, 0), "held in 0 bytes")],
