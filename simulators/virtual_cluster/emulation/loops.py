@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from .values.defaults import PASSES
 
+_LARGER = ast.Lt | ast.LtE | ast.Gt | ast.GtE
+
 
 class Loops:
     """Ends ``while`` loops that wait for numbers which nobody knows.
@@ -48,14 +50,18 @@ def _waits(file: str) -> frozenset[int]:
 
 
 def _asked(loop: ast.While) -> Iterator[ast.expr]:
-    """What is asked where the loop goes on or is left; what its body assigns to names there."""
+    """What is asked where the loop goes on or is left, and what its body assigns to names there,
+    as far as it is how large numbers are. Whether they are finite is another question: they are.
+    """
     branches = [each for each in loop.body if isinstance(each, ast.If)]
-    tests = [loop.test, *(each.test for each in branches if isinstance(each.body[-1], ast.Break))]
-    names = _names(tests)
-    yield from tests
-    for each in loop.body:
-        if isinstance(each, ast.Assign) and not names.isdisjoint(_names(each.targets)):
-            yield each.value
+    assigned = [each for each in loop.body if isinstance(each, ast.Assign)]
+    leaves = [each.test for each in branches if isinstance(each.body[-1], ast.Break)]
+    for test in (loop.test, *leaves):
+        names = _names([test])
+        values = [each.value for each in assigned if not names.isdisjoint(_names(each.targets))]
+        asked = [test, *values]
+        if any(isinstance(each, _LARGER) for one in asked for each in ast.walk(one)):
+            yield from asked
 
 
 def _names(expressions: list[ast.expr]) -> set[str]:

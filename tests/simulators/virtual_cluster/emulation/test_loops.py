@@ -56,15 +56,25 @@ def test_a_loop_that_waits_for_a_small_number_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "passes"),
-    [(1, PASSES), (2, PASSES), (3, PASSES), (4, None), (5, None), (8, None)],
+    [
+        (1, PASSES),
+        (2, PASSES),
+        (3, PASSES),
+        (4, None),
+        (5, None),
+        (8, None),
+        (11, None),
+        (12, None),
+    ],
     ids=str,
 )
 def test_only_what_a_loop_waits_for_is_turned(
     tmp_path: Path, line: int, passes: int | None
 ) -> None:
     (tmp_path / "a.py").write_text(
-        "while error > 1:\n    error = f(error)\n    if error:\n        break\n"
+        "while error > 1:\n    small = error < 2\n    if small:\n        break\n"
         "    if g(error):\n        h(error)\nfor each in all:\n    if each > 1:\n        break\n"
+        "while True:\n    bad = isnan(error)\n    if bad:\n        break\n"
     )
     loops, place = Loops(), f"{tmp_path / 'a.py'}:{line}"
     turned = [loops.ends(place, 0) for _ in range(3 * PASSES)]
