@@ -12,7 +12,7 @@ from trainscout.simulators.virtual_cluster.traces.events import Op, Scalar, Sync
 from .loops import Loops
 from .operations import WRITE, as_argument, describe, spec_of
 from .rank_state import RankState
-from .values.defaults import FOLLOWED_ELEMENTS
+from .values.defaults import FOLLOWED_ELEMENTS, PASSES
 
 aten = torch.ops.aten
 # Copies of at most so many elements become real tensors: what scripts branch on is small.
@@ -40,12 +40,15 @@ class DeviceCopies:
     def value(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
         """A tensor's contents as the host sees them, after waiting for the device."""
         reading = self._state.values.read(tensor, operation)
-        value, recorder = reading.value, self._state.recorder
+        value, hint, recorder = reading.value, reading.hint, self._state.recorder
         if reading.follows and value.numel() == 1:
             place = recorder.sites.text(recorder.sites.current())
             if self._loops.ends(place, recorder.place()):
                 value = ~value if value.dtype is torch.bool else torch.zeros_like(value)
-        self._note(operation, _scalars(value), reading.grade, reading.hint)
+                hint = (
+                    f"{operation}: a loop waits for it and is taken to end after {PASSES} passes"
+                )
+        self._note(operation, _scalars(value), reading.grade, hint)
         return value
 
     def note_size(self, func: Any, reading: Any, result: Any) -> None:

@@ -47,6 +47,10 @@ def test_a_loop_that_waits_for_a_small_number_ends(tmp_path: Path) -> None:
     assert run.code == 0, run.output
     assert run.output.count(f"times {2 * PASSES}") == 2, run.output
     assert "rare" not in run.output
+    assert (
+        f"sinkhorn.py:8; item: a loop waits for it and is taken to end after {PASSES}"
+        in run.output
+    )
     reads = [event.value for event in run.trace.events if isinstance(event, ValueRead)]
     one_loop = [True] * (PASSES - 1) + [False]
     assert reads[:PASSES] == one_loop
