@@ -17,17 +17,19 @@ from trainscout.simulators.predictor.question.schedules import schedule_kind
 class SmallerTwinOutOfMemory:
     """Skip a recipe when a twin that needs no more memory already did not fit.
 
-    ``twins`` lists a job's twins that need no more.
+    ``leaner`` lists a job's twins that need no more, in most software.
     """
 
     name: str
     premise: str
-    twins: Callable[[Job], Iterator[Recipe]]
+    leaner: Callable[[Job], Iterator[Recipe]]
+
+    def twins(self, job: Job) -> Iterator[Recipe]:
+        """A job's twins that need no more."""
+        # What nanotron copies as a step ends finds places where larger activations were.
+        return iter(()) if job.framework.copies_shards else self.leaner(job)
 
     def check(self, job: Job, history: History) -> Verdict | None:
-        if job.framework.copies_shards:
-            # What the step's end copies finds places where larger activations were.
-            return None
         for twin in self.twins(job):
             known = history.find(twin)
             if known is not None and not known.fits:
