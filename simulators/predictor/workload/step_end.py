@@ -191,5 +191,6 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     # DeepSpeed's hooks under ZeRO 1 reduce with the last micro-batch.
     hooked = job.framework.flattens_gradients and job.recipe.zero_stage == 1
     # What plain DDP keeps alike are no DTensors.
-    listed = job.framework.flattens_gradients or job.recipe.zero_stage or job.recipe.tp > 1
+    sharded = job.recipe.zero_stage and job.is_replicated
+    listed = job.framework.flattens_gradients or sharded or job.recipe.tp > 1
     return Block("optimizer", tuple(ops), listed=num_layers * (1 + hooked) if listed else 0)

@@ -75,13 +75,17 @@ def test_moments_of_embeddings_stay_in_fp32_where_a_framework_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tp", "zero_stage", "flattens", "layers"),
-    [(1, 0, False, 0), (1, 0, True, 3), (1, 1, False, 3), (2, 0, False, 3)],
+    ("tp", "zero_stage", "gpus", "flattens", "layers"),
+    [
+        *((1, 0, 8, False, 0), (1, 0, 8, True, 3), (1, 1, 8, False, 3), (2, 0, 8, False, 3)),
+        # Without replicas nothing is sharded.
+        (1, 1, 1, False, 0),
+    ],
 )
 def test_python_goes_through_dtensors_and_deepspeed_s_parameters(
-    tp: int, zero_stage: int, flattens: bool, layers: int
+    tp: int, zero_stage: int, gpus: int, flattens: bool, layers: int
 ) -> None:
-    job = make_job(tp=tp, zero_stage=zero_stage)
+    job = make_job(tp=tp, zero_stage=zero_stage, gpus_per_node=gpus)
     job = replace(job, framework=replace(job.framework, flattens_gradients=flattens))
     assert optimizer_block(job, LocalParameters(1000), 3).listed >= layers
     assert bool(optimizer_block(job, LocalParameters(1000), 3).listed) == bool(layers)
