@@ -27,8 +27,8 @@ Losses = NDArray[np.float64]
 BOUNDED_SIMULATOR = "replay"
 # Recipes bounded at once: the columns of so many fit in the memory.
 BLOCK_ROWS = 1 << 16
-# From so many on, half of them are bounded in a process of their own, and roughly: few can be
-# among the best by the rough bound, which takes a fifth of the time.
+# From so many on, half of them are bounded in a process of their own; and roughly where as many
+# of these may fit: few can be among the best by the rough bound, which takes a fifth of the time.
 MANY_ROWS = 10_000
 
 
@@ -88,13 +88,14 @@ class Bounding:
         self, table: RecipeTable, on_progress: OnProgress | None = None, *, rough: bool = False
     ) -> Bounded:
         """The bounds of recipes, losses only of those that may fit and else infinite: most recipes
-        need no price. ``rough``: losses of the passes without recomputation alone."""
-        step_time_of = self.of_recipes.least_step_s if rough else self.of_recipes.step_time_s
+        need no price. ``rough``: of many of these losses of the passes without recomputation."""
         memory_bytes, used_bytes = np.zeros((2, len(table)), dtype=np.int64)
         for some in _blocks(np.arange(len(table)), "recipes sized", on_progress):
             memory_bytes[some], used_bytes[some] = self.of_recipes.sizes(table.take(some))
         losses = np.full((len(table), len(self._objective.names)), np.inf)
         able = np.flatnonzero(self.may_fit(table, used_bytes))
+        rough = rough and len(able) >= MANY_ROWS
+        step_time_of = self.of_recipes.least_step_s if rough else self.of_recipes.step_time_s
         for some in _blocks(able, "recipes bounded", on_progress):
             recipes = table.take(some)
             losses[some] = self._losses(recipes, step_time_of(recipes), memory_bytes[some])
@@ -168,9 +169,11 @@ class BoundingSurvey(Bounding):
             return self.table(recipes.take(others[0]), rough=many)
 
         found = both(own, other) if halved else (own(),)
+        is_rough = np.zeros(len(recipes), dtype=np.bool_)
         for rows, each in zip((first, *others), found, strict=True):
             losses[rows], used_bytes[rows] = each
-        is_rough = np.isfinite(losses[:, 0]) & many
+            able = np.isfinite(each.losses[:, 0])
+            is_rough[rows] = able & (np.count_nonzero(able) >= MANY_ROWS)
         if not self.may_fit(recipes, used_bytes).any():
             closest = [int(np.argmin(used_bytes))]
             losses[closest] = self.rows(closest).losses
