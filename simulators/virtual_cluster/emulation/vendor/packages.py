@@ -343,7 +343,10 @@ def _own_module(name: str) -> dict[str, Any] | None:
     if spec is None or spec.loader is None or not str(spec.origin).endswith(".py"):
         return None
     made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    try:
+        spec.loader.exec_module(made)
+    except ImportError:
+        return None
     return vars(made)
 
 

@@ -129,3 +129,16 @@ def test_what_a_stand_in_lacks_is_of_the_module_installed(
     assert stand_in.both_ways is compiled.fwd
     assert stand_in.selective_scan_fn is not compiled.fwd
     assert not hasattr(stand_in, "neither_has_it")
+
+
+def test_a_stand_in_lacks_what_cannot_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "mamba_ssm" / "ops" / "triton" / "layer_norm.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("import nowhere_installed\nboth_ways = 1")
+    (tmp_path / "mamba_ssm" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    vendor.install_vendor()
+    assert not hasattr(importlib.import_module("mamba_ssm.ops.triton.layer_norm"), "both_ways")
