@@ -52,7 +52,12 @@ class AskedSearch:
         self.executor.check()
         check_simulator(self.simulator, self.question.gpu, self.question.cluster)
         if self.promotion is not None:
-            check_simulator(self.promotion, self.question.gpu)
+            try:
+                check_simulator(self.promotion, self.question.gpu)
+            except InputError as error:
+                field = "search.promote_to" if error.field == "simulator.name" else error.field
+                problem, allowed, nearest = error.problem, error.allowed, error.nearest
+                raise InputError(field, error.value, problem, allowed, nearest) from error
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise InputError("seed", self.seed, "is out of range", "a whole number 0..4294967295")
 

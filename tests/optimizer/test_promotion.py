@@ -67,6 +67,6 @@ def test_recipes_that_fail_there_are_left_out_and_counted():
 
 
 def test_an_unknown_simulator_is_refused_before_the_search():
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError, match=r"search\.promote_to=replai") as refused:
         search("replai")
     assert refused.value.nearest == "replay"
