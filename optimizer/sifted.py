@@ -134,6 +134,7 @@ class _Kept:
         keep = known.open_recipes(listed.recipes, listed.bounded)
         # A recipe that was simulated is among the best by its result, not by its bound.
         keep[simulated] = True
+        keep |= known.simulated(listed.recipes)
         if keep.any():
             self._parts.append(listed.take(keep))
         used = listed.bounded.used_bytes

@@ -232,10 +232,13 @@ class ExactSampler:
             found = dict(sorted(left_out.degrees.items()))
         else:
             self._refine_least()
-            able = np.zeros(len(recipes), dtype=np.int64)
-            able[self._able] = 1
-            losses = self._losses[:, 0]
-            count_degrees(found, recipes, np.ones_like(able), able, losses, self._used_bytes)
+            may_fit = np.zeros(len(recipes), dtype=np.int64)
+            losses = np.full(len(recipes), np.inf)
+            if not self._misses:
+                may_fit[self._able] = 1
+                losses = self._losses[:, 0]
+            one = np.ones_like(may_fit)
+            count_degrees(found, recipes, one, may_fit, losses, self._used_bytes)
         sign = 1.0 if MEASURES[self._objective.names[0]].minimise else -1.0
         return tuple(
             DegreesBound(

@@ -24,6 +24,7 @@ from trainscout.simulators.registry import SimulatorSpec
 
 MUCH_LEFT_OUT = ("dense", "experts", "large")
 COUNTED = ("points", "not_launchable", "equal", "equal_by_rule", "recipes", "proved", "best")
+FULL = {**SPACE, "knobs": {**SPACE["knobs"], "recompute": {"choices": ["full"]}}}
 SWITCHES = {
     **SPACE,
     "knobs": {
@@ -52,6 +53,9 @@ def not_listed(monkeypatch):
 CASES = {
     "dense": (small_question(), SPACE),
     "little memory": (small_question(gib=6.0), SPACE),
+    # Nothing surely fits, or may.
+    "tight": (small_question(gib=0.95), FULL),
+    "too little memory": (small_question(gib=0.5), FULL),
     "experts": (small_question(MOE), {"name": "experts", "knobs": EXPERTS}),
     "switches": (small_question(gib=9.5), SWITCHES),
     # Without replicas ZeRO stages mean the same, and each leaves other optimizer states to choose.
