@@ -142,7 +142,9 @@ def _of_support(
 ) -> Known | None:
     """Products and copies of a tensor of which only the share of non-zeros is known."""
     name = call.name
-    if name == "ne" and len(known) == 1 and call.args[1] == 0:
+    if name in ("eq", "ne") and len(known) == 1 and call.args[1] == 0:
+        if name == "eq":
+            return Known(1 - soft[0].as_mean(), grade, Kind.SHARE)
         return Known(soft[0].value, grade, Kind.SHARE, soft[0].nested)
     if name in BOTH and all(s.kind in (Kind.SHARE, Kind.SUPPORT) for s in soft):
         share = soft[0].as_mean()
@@ -162,11 +164,15 @@ def _of_categories(call: Call, pairs: Pairs, chosen: Pairs) -> Known | Categorie
     """One tensor of categories with values that are known: the operation on each category."""
     result = call.results[0]
     tensor, shadow = chosen[0]
+    assert isinstance(shadow, Categories)
+    if call.name in ("masked_fill", "masked_fill_") and call.argument("value") == -1:
+        mask = call.get(call.args[1])
+        if isinstance(mask, Known) and mask.kind is Kind.SHARE and mask.value.numel() == 1:
+            return None if shadow.lowest else shadow.without(float(mask.as_mean()))
     others = {id(t): s for t, s in pairs if t is not tensor}
     definite = [s for s in others.values() if isinstance(s, Known) and s.kind is Kind.DEFINITE]
     if len(definite) < len(others) or len({id(t) for t, _ in chosen}) > 1:
         return None
-    assert isinstance(shadow, Categories)
     # Each category in turn along a leading dimension of its own.
     deep = max([result.dim(), *(s.value.dim() for s in definite)])
     column = shadow.numbers().reshape(-1, *(1,) * deep).to(tensor.dtype)

@@ -8,6 +8,7 @@ all that follows from one choice agrees with them, on every rank that routes as 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -108,9 +109,18 @@ def _topk(call: Call) -> Sequence[Shadow | None]:
     scores = call.args[0]
     if not scores.dim():
         return [None, None]
-    number = int(call.argument("k"))
-    nested = is_spread(call.get(scores))
-    return [None, call.routers.choose(scores, call.dim(scores), number, nested)]
+    number, dim = int(call.argument("k")), call.dim(scores)
+    shadow = call.get(scores)
+    chosen = call.routers.choose(scores, dim, number, is_spread(shadow))
+    if not (isinstance(shadow, Known) and shadow.kind is Kind.SUPPORT):
+        return [None, chosen]
+    # Zeros come last: so many of the best are none.
+    each = shadow.as_mean()
+    alike = scores.shape[dim] // each.shape[dim]
+    kept = (each.sum(dim, keepdim=True) * alike / number).clamp(max=1)
+    if each.numel() == chosen.number and 0 < float(kept) < 1:
+        chosen = replace(chosen, shares=each.reshape(-1) / each.sum())
+    return [Known(kept, shadow.grade, Kind.SUPPORT), chosen]
 
 
 def _permutation(call: Call) -> Sequence[Shadow | None]:
@@ -250,16 +260,18 @@ def _layout(call: Call) -> Sequence[Shadow | None]:
     """How many tokens go to each rank, once each, and to each of its experts."""
     choices, ranks = call.args[0], int(call.argument("ranks"))
     chosen = call.get(choices)
-    if not isinstance(chosen, Categories) or chosen.lowest:
+    if not isinstance(chosen, Categories):
         return [None, None, None]
     tokens, top_k = choices.shape
-    held = chosen.all_shares().reshape(ranks, -1).sum(1)
+    # Behind those that stand for no choice.
+    held = chosen.all_shares()[-chosen.lowest :].reshape(ranks, -1).sum(1)
+    experts, kept = chosen.number + chosen.lowest, float(held.sum())
     nowhere = plain.full((ranks,), 1.0, dtype=torch.float64)
     for before in range(top_k):
         # A token chooses an expert once: each choice is among those left.
-        nowhere *= (1 - held * chosen.number / (chosen.number - before)).clamp(min=0)
+        nowhere *= (1 - held * experts / (experts - before * kept)).clamp(min=0)
     goes = 1 - nowhere
-    of_expert = chosen.counts(choices.numel())
+    of_expert = chosen.counts(choices.numel())[-chosen.lowest :]
     most = of_expert.reshape(ranks, -1).amax(1)
     of_rank = (goes * tokens).round().to(torch.int64).maximum(most)
     return [

@@ -109,6 +109,15 @@ class Categories:
         shares = self.all_shares()[-self.lowest :]
         return Categories(len(shares), shares / shares.sum(), self.nested)
 
+    def without(self, share: float) -> Categories:
+        """The same where so many stand for no choice."""
+        if not share:
+            return self
+        shares = torch.cat(
+            [plain.full((1,), share, dtype=torch.float64), self.all_shares() * (1 - share)]
+        )
+        return Categories(self.number + 1, shares, self.nested, lowest=-1)
+
     def counts(self, elements: int) -> torch.Tensor:
         """How many of ``elements`` are of each category, (number,) int64. Fewer elements than
         categories lie where equal parts of all shares have their middles: the first few would be

@@ -48,3 +48,39 @@ def test_tokens_go_once_to_each_rank_that_has_an_expert_of_theirs(tmp_path: Path
     moved = [each for each in run.trace.events if isinstance(each, Collective)]
     sizes = [(each.bytes_in, each.bytes_out) for each in moved if each.kind == "all_to_all"]
     assert sizes == [(rows * WIDTH * 2, rows * WIDTH * 2)] * 2
+
+
+CAPACITY = TOKENS * TOP_K // EXPERTS // 2
+DROPPING = f"""
+import torch
+import torch.distributed as dist
+from deep_ep import Buffer
+dist.init_process_group("nccl")
+buffer = Buffer(dist.group.WORLD, 1 << 20, 0)
+scores = torch.randn({TOKENS}, {EXPERTS}, device="cuda")
+weights, choices = scores.softmax(-1).topk({TOP_K})
+weights = torch.zeros_like(scores).scatter(1, choices, weights)
+first = weights.topk({CAPACITY}, dim=0).indices
+weights = weights * torch.zeros_like(scores).scatter(0, first, 1).bool()
+weights, choices = weights.topk({TOP_K})
+choices = choices.masked_fill(weights == 0, -1)
+of_rank, _, of_expert, goes, _ = buffer.get_dispatch_layout(choices, {EXPERTS})
+x = torch.randn({TOKENS}, {WIDTH}, device="cuda", dtype=torch.bfloat16)
+rows, here, *_, counts, _, _ = buffer.dispatch(
+    x, topk_idx=choices, topk_weights=weights, num_tokens_per_rank=of_rank, is_token_in_rank=goes,
+    num_tokens_per_expert=of_expert)
+print("rows", len(rows), "chosen", len(here[here != -1]), "counts", counts)
+"""
+
+
+def test_choices_beyond_an_experts_capacity_go_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(DROPPING)
+    run = emulate(tmp_path, str(tmp_path / "script.py"), "--world-size", str(RANKS))
+    held = EXPERTS // RANKS
+    # So many choices of a token are experts here, and every other one of those is dropped.
+    ways = [math.comb(held, n) * math.comb(EXPERTS - held, TOP_K - n) for n in range(TOP_K + 1)]
+    nowhere = sum(way / 2**n for n, way in enumerate(ways)) / math.comb(EXPERTS, TOP_K)
+    rows = RANKS * round(TOKENS * (1 - nowhere))
+    each = CAPACITY * RANKS
+    said = f"rows {rows} chosen {held * each} counts {[each] * held}"
+    assert said in run.output, run.output
