@@ -99,8 +99,12 @@ def gathered_bytes(job: Job, stage: Stage) -> int:
     activations are free by then, but in places too small.
 
     All are one tensor that NCCL gathers into, as many again the shares that they are copied to,
-    and a share is sent. Shares no larger than an activation that was kept take places of such.
-    Moments, made as the first step ends, took others, whose successors are cut from these tensors.
+    and a share is sent. Shares no larger than an activation that was kept take places of such, so
+    that more may be reserved of smaller activations. Moments, made as the first step ends, took
+    others, whose successors are cut from these tensors.
+
+    The Ultra-Scale sweep errs 3.3 % (90 % within 13.1), 3.6 (14.2) were as many shares to find
+    places as one pass keeps activations that hold them, and 4.0 (16.0) if none did.
     """
     if not (job.framework.copies_shards and job.recipe.zero_stage == 1 and job.dp > 1):
         return 0
