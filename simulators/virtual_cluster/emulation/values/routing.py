@@ -8,7 +8,6 @@ all that follows from one choice agrees with them, on every rank that routes as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
@@ -111,16 +110,18 @@ def _topk(call: Call) -> Sequence[Shadow | None]:
         return [None, None]
     number, dim = int(call.argument("k")), call.dim(scores)
     shadow = call.get(scores)
-    chosen = call.routers.choose(scores, dim, number, is_spread(shadow))
     if not (isinstance(shadow, Known) and shadow.kind is Kind.SUPPORT):
-        return [None, chosen]
+        return [None, call.routers.choose(scores, dim, number, is_spread(shadow))]
     # Zeros come last: so many of the best are none.
     each = shadow.as_mean()
     alike = scores.shape[dim] // each.shape[dim]
-    kept = (each.sum(dim, keepdim=True) * alike / number).clamp(max=1)
-    if each.numel() == chosen.number and 0 < float(kept) < 1:
-        chosen = replace(chosen, shares=each.reshape(-1) / each.sum())
-    return [Known(kept, shadow.grade, Kind.SUPPORT), chosen]
+    kept = each.sum(dim, keepdim=True) * alike / number
+    if each.numel() == scores.shape[dim] and 0 < float(kept) < 1 + 1e-9:
+        # All others were chosen before.
+        chosen = Categories(each.numel(), each.reshape(-1) / each.sum(), nested=True)
+    else:
+        chosen = call.routers.choose(scores, dim, number, nested=True)
+    return [Known(kept.clamp(max=1), shadow.grade, Kind.SUPPORT), chosen]
 
 
 def _permutation(call: Call) -> Sequence[Shadow | None]:

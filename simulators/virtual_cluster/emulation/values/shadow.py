@@ -111,7 +111,7 @@ class Categories:
 
     def without(self, share: float) -> Categories:
         """The same where so many stand for no choice."""
-        if not share:
+        if share < 1e-9:
             return self
         shares = torch.cat(
             [plain.full((1,), share, dtype=torch.float64), self.all_shares() * (1 - share)]

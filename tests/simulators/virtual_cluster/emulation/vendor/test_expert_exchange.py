@@ -84,3 +84,42 @@ def test_choices_beyond_an_experts_capacity_go_nowhere(tmp_path: Path) -> None:
     each = CAPACITY * RANKS
     said = f"rows {rows} chosen {held * each} counts {[each] * held}"
     assert said in run.output, run.output
+
+
+LAYERS = f"""
+import torch
+import torch.distributed as dist
+from deep_ep import Buffer
+dist.init_process_group("nccl")
+buffer = Buffer(dist.group.WORLD, 1 << 20, 0)
+
+class Router(torch.nn.Module):
+    def forward(self, scores):
+        weights, choices = scores.softmax(-1).topk({TOP_K})
+        return torch.zeros_like(scores).scatter(1, choices, weights)
+
+class Experts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.router = Router()
+
+    def forward(self, scores):
+        choices = self.router(scores).topk({TOP_K}).indices
+        return buffer.get_dispatch_layout(choices, {EXPERTS})[2]
+
+for layer in Experts(), Experts():
+    print("loads", layer(torch.randn({TOKENS}, {EXPERTS}, device="cuda")).tolist())
+"""
+
+
+def test_what_a_router_chose_is_not_chosen_anew(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(LAYERS)
+    loads = [
+        [TOKENS if expert // TOP_K == layer else 0 for expert in range(EXPERTS)]
+        for layer in (1, 2)
+    ]
+    rows = [f"{at},{e},{n}" for at, each in enumerate(loads) for e, n in enumerate(each)]
+    (tmp_path / "loads.csv").write_text("\n".join(["layer,expert,tokens", *rows]))
+    options = ("--world-size", str(RANKS), "--moe-imbalance", "histogram=loads.csv")
+    run = emulate(tmp_path, str(tmp_path / "script.py"), *options)
+    assert all(f"loads {each}" in run.output for each in loads), run.output
