@@ -80,7 +80,7 @@ def _smaller_micro_batches(job: Job) -> Iterator[Recipe]:
     flight or the whole batch: never less than k times as many smaller ones. One that is alone in
     its step may meet no gradients, which later ones do (``memory.static``)."""
     size, framework = job.recipe.micro_batch, job.framework
-    if job.num_micro_batches == 1 and (framework.torch_wrappers or framework.flattens_gradients):
+    if (framework.torch_wrappers or framework.flattens_gradients) and job.num_micro_batches == 1:
         return
     for smaller in range(1, size // 2 + 1):
         if size % smaller == 0:

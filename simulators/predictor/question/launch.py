@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .cluster import Cluster
-from .framework import Framework
+from .framework import UNDECLARED, Framework
 from .gpu import Gpu
 from .recipe import Recipe
 
@@ -122,6 +122,8 @@ class ScriptJob:
 
     # Whatever it is: unfused scores are what most rules must be careful about.
     attention = "unfused"
+    # What software is known to hold besides, a script's is not known to.
+    framework = UNDECLARED
     model = _Layers()
 
     @property
