@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
 from tests.simulators.virtual_cluster.emulation.sections import emulate
 from trainscout.simulators.virtual_cluster.emulation.loops import Loops
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import PASSES

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
 import trainscout.simulators.virtual_cluster.emulation.vendor as vendor
 from trainscout.simulators.virtual_cluster.emulation.vendor.lost_imports import (
     LostImports,
