@@ -122,7 +122,7 @@ class ScriptJob:
 
     # Whatever it is: unfused scores are what most rules must be careful about.
     attention = "unfused"
-    # What software is known to hold besides, a script's is not known to.
+    # Exceptions to orders of memory are declared software's; a script's is not declared.
     framework = UNDECLARED
     model = _Layers()
 
