@@ -35,7 +35,9 @@ def spans(job: Job) -> dict[str, Span]:
         "model": ((tp, 1), (pp, stage)),
         "embedding": ((min(pp, 2), stage * max(1, pp - 1)),),
     }
-    if job.model.moe is not None:
+    # A teacher may have experts where the trained model has none.
+    has_experts = any(each and each.model.moe for each in (job, job.reference))
+    if has_experts:
         lie["etp"] = ((etp, 1),)
         lie["ep"] = ((ep, etp),)
         lie["etp_ep"] = ((experts, 1),)
@@ -44,7 +46,7 @@ def spans(job: Job) -> dict[str, Span]:
         copies, apart = job.shard_copies, sharing * between
         lie["dp_shard"] = ((cp, tp), (job.dp // copies, apart))
         lie["dp_copies"] = ((copies, job.dp // copies * apart),)
-        if job.model.moe is not None:
+        if has_experts:
             shards = job.expert_dp // copies
             lie["expert_dp_shard"] = ((shards, experts * between),)
             lie["expert_dp_copies"] = ((copies, shards * experts * between),)

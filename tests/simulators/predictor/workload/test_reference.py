@@ -267,6 +267,17 @@ def test_the_divergence_holds_several_fp32_copies_of_both_logits() -> None:
     assert dynamic[0] - dynamic[1] == pytest.approx((36 - 6) * logits, rel=0.05)
 
 
+@pytest.mark.parametrize("recipe", [{"zero_stage": 3}, {"zero_stage": 3, "dp_shard": 2}])
+def test_a_teacher_may_have_experts_where_the_student_has_none(recipe) -> None:
+    job = taught(replace(LLAMA, vocab_size=MOE.vocab_size), MOE, **recipe)
+    check_job(job)
+    gathered, whole = (
+        ReplaySimulator().without_error_bar(each).breakdown_s["dp_communication"]
+        for each in (job, taught(job.model, MOE, {"sharded": False}, **recipe))
+    )
+    assert gathered >= whole
+
+
 def test_a_teacher_goes_through_the_same_pipeline() -> None:
     assert sum(product_flops(taught(pp=2))) == sum(product_flops(taught()))
     for stage in build_workload(taught(pp=2, vpp=2)).stages:
