@@ -94,6 +94,11 @@ class Slots:
         names = (name for _, _, block in _blocks(self.runs) for name in block.communicators)
         return tuple(dict.fromkeys(names))
 
+    @functools.cached_property
+    def run_counts(self) -> tuple[int, ...]:
+        """How often each slot's run comes."""
+        return tuple(0 if run is None else run.count for run in self.runs)
+
     def parts(self, *, halves: bool) -> Iterator[tuple[int, int, Block]]:
         """What passes run of every slot, with the kind of pass and the slot: whole passes, or with
         ``halves`` all kinds."""
@@ -140,13 +145,15 @@ def _blocks(runs: Sequence[Run | None]) -> Iterator[tuple[int, int, Block]]:
 
 
 def slot_counts(
-    kind: ChunkKind, slots: Slots, full: NDArray[np.bool_], layers: Ints, taper: Ints
+    kind: ChunkKind, slots: Slots, runs: Ints, full: NDArray[np.bool_], layers: Ints, taper: Ints
 ) -> Ints:
     """How many of each slot a chunk holds, shape (rows, slots).
 
     Args:
         kind: the chunk.
-        slots: of such chunks; what ends the model comes as often as their runs say.
+        slots: of such chunks.
+        runs: how often each of a row's runs comes, shape (rows, slots), of what ends the model
+            and of frozen layers that do not follow the trained ones.
         full: whether a row recomputes whole layers.
         layers: how many of a chunk's layers it then recomputes; -1 for all.
         taper: how many fewer on each stage than on the one before.
@@ -162,16 +169,11 @@ def slot_counts(
         counts[:, own[2 * number]], counts[:, own[2 * number + 1]] = whole, count - whole
         left = left - whole
     for place in own[2 * len(kind.layers) :]:
-        counts[:, place] = kind.last * _count(slots.runs[place])
+        counts[:, place] = kind.last * runs[:, place]
     for first, *between, last in slots.frozen:
         counts[:, first], counts[:, last] = kind.first, kind.last
-        own_layers = [_count(slots.runs[place]) for place in between]
-        counts[:, between] = kind.layers if slots.follows else own_layers
+        counts[:, between] = kind.layers if slots.follows else runs[:, between]
     return counts
-
-
-def _count(run: Run | None) -> int:
-    return 0 if run is None else run.count
 
 
 @dataclass(frozen=True)

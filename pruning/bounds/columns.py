@@ -82,7 +82,8 @@ class Columns:
 
     def __init__(self, bounds: Bounds, table: RecipeTable) -> None:
         self.bounds, self.table = bounds, table
-        self.framework = bounds.job(table[0]).framework
+        job = bounds.job(table[0])
+        self.framework, self.taught = job.framework, job.training.distillation is not None
         self.passes = table.distinct(PASS_FIELDS)
         self.unique = table.take(self.passes.first)
         # How far apart stages lie, where not as far as there are stages.
@@ -113,6 +114,7 @@ class Columns:
             bounds.once("slots", key, partial(self.make_slots, row))
             for row, key in zip(self.slot_rows.first.tolist(), self.slot_keys, strict=True)
         ]
+        self.run_counts = np.array([each.run_counts for each in self.slots], dtype=np.int64)
         self.schedule_of, self.schedules = self.once_each(
             self.unique, "schedule", ("pp", "schedule"), lambda job: job.schedule
         )
@@ -145,7 +147,9 @@ class Columns:
         some = (self.unique.numbers("recompute_layers") >= 0).astype(np.int64)
         some |= self.unique.numbers("recompute_taper") > 0
         lone = ((self.micro_batches == 1) & self.framework.torch_wrappers).astype(np.int64)
-        extra = (single, some, lone, self.shared * self.framework.fp32_adapters)
+        # Every chunk holds as many layers of a teacher.
+        chunks = self.unique.numbers("pp") * self.unique.numbers("vpp") * self.taught
+        extra = (single, some, lone, self.shared * self.framework.fp32_adapters, chunks)
         found = self.unique.distinct(names, extra)
         return found, [
             key + tuple(int(each[row]) for each in extra)
@@ -183,8 +187,9 @@ class Columns:
 
     def counts(self, layout: Layout, rows: Ints) -> list[Ints]:
         """How many of each slot each kind of chunk of a layout has, shape (rows, slots)."""
-        full, layers, taper = self.full[rows], self.layers[rows], self.taper[rows]
-        return [slot_counts(kind, self.slots[0], full, layers, taper) for kind in layout.kinds]
+        own = self.run_counts[self.slots_of[rows]]
+        recomputed = self.full[rows], self.layers[rows], self.taper[rows]
+        return [slot_counts(kind, self.slots[0], own, *recomputed) for kind in layout.kinds]
 
     def sizes(self) -> tuple[Ints, Ints]:
         """As ``footprint``: reserved bytes, and with what is outside the allocator."""

@@ -163,6 +163,8 @@ class EndPricer:
                 first_s, gather_s, more = self._overlapping_passes(
                     name, gather, outer, counts, pricer
                 )
+                # A frozen model that runs first may hide it.
+                first_s *= not (chunks[0].runs and chunks[0].runs[0].reference)
                 every |= more
                 # What forward passes leave gathered is not gathered for backward ones.
                 kept = (run.parameters for chunk in chunks for run in chunk.runs if run.kept)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pruning.questions import jobs
+from tests.pruning.questions import TEACHER, jobs
 from tests.simulators.jobs import GPT175B, LLAMA, MIXTRAL_8X7B, make_job
 from trainscout.pruning.bounds.columns import PASS_FIELDS
 from trainscout.pruning.bounds.layouts import Layout
@@ -25,7 +25,7 @@ from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.knob import HOST
 from trainscout.simulators.predictor.question.recipe import KNOBS, knobs_entering
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
-from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.question.tuning import Distillation, Dpo, Lora
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration, CalibrationRun
 from trainscout.simulators.predictor.uncertainty.factors import FACTORS, Factors
@@ -66,6 +66,23 @@ def test_bounds_are_admissible_where_many_micro_batches_wait_for_exchanges(
     job = replace(job, cluster=replace(job.cluster, nic_gbps=4.0))
     step_time_s = ReplaySimulator().without_error_bar(job).step_time_s
     assert 0.9 * step_time_s < bounds_of(job).step_time_s[0] <= step_time_s
+
+
+LONG = replace(LLAMA, vocab_size=65536, hidden_size=1024, sequence_length=16384)
+
+
+@pytest.mark.parametrize(
+    "tuned",
+    [
+        {"dpo": Dpo(precomputed=True, kto=True)},
+        {"distillation": Distillation(replace(LONG, num_layers=24))},
+    ],
+)
+def test_bounds_know_that_a_frozen_model_that_runs_first_may_hide_the_first_gather(tuned):
+    overlap = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    job = make_job(LONG, tp=4, batch=8, training=tuned, zero_stage=1, **overlap)
+    step_time_s = ReplaySimulator().without_error_bar(job).step_time_s
+    assert 0.99 * step_time_s < bounds_of(job).step_time_s[0] <= step_time_s
 
 
 @given(jobs())
@@ -180,6 +197,17 @@ def test_bounds_of_a_table_know_which_adapters_have_replicas():
         found = Bounds(lambda recipe: replace(job, recipe=recipe))(RecipeTable.of(table))
         alone = [bounds_of(replace(job, recipe=recipe)).step_time_s[0] for recipe in table]
         np.testing.assert_allclose(found.step_time_s, alone, rtol=1e-12)
+
+
+def test_bounds_of_a_table_know_how_a_pipeline_cuts_a_teacher():
+    job = make_job(LLAMA, batch=64, training={"distillation": Distillation(TEACHER)})
+    cuts = ((1, 1), (2, 1), (4, 1), (2, 2))
+    recipes = [replace(job.recipe, pp=pp, vpp=vpp) for pp, vpp in cuts]
+    found = Bounds(lambda recipe: replace(job, recipe=recipe))(RecipeTable.of(recipes))
+    for row, recipe in enumerate(recipes):
+        alone = bounds_of(replace(job, recipe=recipe))
+        assert found.step_time_s[row] == pytest.approx(alone.step_time_s[0], rel=1e-12)
+        assert found.used_bytes[row] == alone.used_bytes[0]
 
 
 SLOW = tuple(
