@@ -13,41 +13,14 @@ from pathlib import Path
 # Live mode replaces the clocks of ``time``; this one stays real.
 from time import thread_time_ns as _thread_time_ns
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainscout.simulators.virtual_cluster.traces import events
 
 from .gaps import gap_left
 from .sink import Sink
+from .unknown_values import Read, Reads, Unknown
 
-
-class Read(NamedTuple):
-    """What was read at one place: how often, how often of that in set-up, before any forward pass;
-    the last value, what to do about it."""
-
-    times: int
-    at_setup: int
-    value: object
-    hint: str | None
-
-    @property
-    def steers(self) -> bool:
-        """Whether it decides how a script goes on: flags, sizes and objects. Of other numbers most
-        are shown."""
-        return not self._all(float)
-
-    @property
-    def is_set_up(self) -> bool:
-        """Whether only set-up went on by it, and by no size: nothing of a step hangs on it."""
-        return self.times == self.at_setup and self._all((bool, float))
-
-    def _all(self, kind: type | tuple[type, ...]) -> bool:
-        values = self.value if isinstance(self.value, tuple) else (self.value,)
-        return all(isinstance(each, kind) for each in values)
-
-
-# By operation and place.
-Reads = dict[tuple[str, int | None], Read]
 _NONE = Read(0, 0, None, None)
 _OWN = str(Path(__file__).parent) + os.sep
 
@@ -304,6 +277,25 @@ class Recorder:
     def assumed(self, operation: str, value: object, hint: str | None) -> None:
         """Note that the script went on with what data are expected to give."""
         self._note(self.assumptions, operation, value, hint)
+
+    def unknown_values(self) -> list[Unknown]:
+        """All values so far that nobody knows, assumed or invented."""
+        # Taken at once: a watchdog asks while the script reads on.
+        kinds = [(True, tuple(self.assumptions.items())), (False, tuple(self.inventions.items()))]
+        return [
+            Unknown(
+                operation,
+                read.times,
+                str(read.value)[:40],
+                self.sites.text(site),
+                read.hint or "",
+                expected,
+                read.steers,
+                read.is_set_up,
+            )
+            for expected, reads in kinds
+            for (operation, site), read in reads
+        ]
 
     def _note(self, reads: Reads, operation: str, value: object, hint: str | None) -> None:
         place = (operation, self.sites.current())

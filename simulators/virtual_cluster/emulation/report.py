@@ -5,13 +5,13 @@ from __future__ import annotations
 import _thread
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Clocks that live mode does not replace.
+# Clocks as they are before live mode replaces them.
 from time import monotonic as _monotonic
+from time import process_time as _process_time
 from time import sleep as _sleep
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,13 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.invariants import Finding
 
 from .gaps import ELSEWHERE, frames, is_gap, operation, reason
+from .unknown_values import listed
 from .vendor.lost_imports import lost_kernels
 from .vendor.packages import needs_own_python
 
 if TYPE_CHECKING:
     from .rank_state import RankState
-    from .recorder import Reads, Recorder
+    from .recorder import Recorder
 
 # When a script fails, or went on although the emulator did.
 
@@ -45,7 +46,6 @@ _PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "PyYAML",
 }
-
 
 def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
     """The line for a failure that is the emulator's: operation, call site, what to do. None for
@@ -105,6 +105,8 @@ def swallowed(recorder: Recorder, rank: int, code: int) -> tuple[Finding, ...]:
 
 # What a rank's run amounted to, in a few lines on the terminal.
 
+_MOST_NUMBERS = 12
+
 
 def show_summary(
     state: RankState, trace: Path, wall_s: float, cpu_s: float, findings: Sequence[Any]
@@ -136,9 +138,9 @@ def show_summary(
     # What a script prints last is often a bar of progress, whose line is not ended.
     console.print()
     console.print(table)
-    if recorder.inventions:
+    if lines := listed(recorder.unknown_values(), _MOST_NUMBERS):
         console.print("invented (nobody knows them without computing; do not read results):")
-        for line in read_most(recorder, recorder.inventions, 12):
+        for line in lines:
             console.print(f"  {line}", soft_wrap=True)
     shown = {finding.invariant for finding in findings}
     for kind, message, where in recorder.violation_texts[:12]:
@@ -155,26 +157,6 @@ def show_summary(
             console.print(f"the data loader at {where} gave no batch: {made_of}", soft_wrap=True)
 
 
-def read_most(recorder: Recorder, values: Reads, most: int) -> list[str]:
-    """The places where values were read most often that nobody knows, with the last of them: those
-    that a script goes on by first, those of set-up in one line."""
-    # Taken at once: a watchdog asks while the script reads on.
-    reads = sorted(values.items(), key=lambda item: (not item[1].steers, -item[1].times))
-    lines = [
-        f"{read.times} x {operation} = {str(read.value)[:40]} at {recorder.sites.text(site)}"
-        + (f"; {read.hint}" if read.hint else "")
-        for (operation, site), read in reads
-        if not read.is_set_up
-    ][:most]
-    if set_up := [(read.times, site) for (_, site), read in reads if read.is_set_up]:
-        count, site = max(set_up, key=lambda each: each[0])
-        times, where = sum(each for each, _ in set_up), recorder.sites.text(site)
-        lines.append(
-            f"{times} flags and numbers in set-up at {len(set_up)} places, {count} at {where}"
-        )
-    return lines
-
-
 # A watchdog that says where a rank waits: on its own it would wait for ever without a word.
 
 WAIT_S = 60.0
@@ -182,9 +164,16 @@ WAIT_S = 60.0
 _IDLE_SHARE = 0.01
 
 
-def watch(rank: int, recorder: Recorder, wait_s: float = WAIT_S) -> Callable[[], None]:
+def watch(
+    rank: int,
+    recorder: Recorder,
+    wait_s: float = WAIT_S,
+    accounted: Callable[[], bool] = lambda: False,
+) -> Callable[[], None]:
     """From now on, print where the main thread stands whenever it has waited for ``wait_s``, and
-    what it read of values that nobody knows when a step has taken as much of its processor.
+    with what it read of values that nobody knows when a step has taken as much of its processor.
+
+    ``accounted``: whether others say what it waits for now.
 
     Returns:
         What ends that.
@@ -193,35 +182,43 @@ def watch(rank: int, recorder: Recorder, wait_s: float = WAIT_S) -> Callable[[],
     main = threading.main_thread().ident
     assert main is not None
     # No ``threading.Thread``: those of the script's process use the emulated device.
-    _thread.start_new_thread(_watch, (rank, recorder, wait_s, main, ended))
+    _thread.start_new_thread(_watch, (rank, recorder, wait_s, accounted, main, ended))
     return lambda: ended.append(True)
 
 
-def _watch(rank: int, recorder: Recorder, wait_s: float, main: int, ended: list[bool]) -> None:
-    since_s, cpu_s = _monotonic(), time.process_time()
+def _watch(
+    rank: int,
+    recorder: Recorder,
+    wait_s: float,
+    accounted: Callable[[], bool],
+    main: int,
+    ended: list[bool],
+) -> None:
+    since_s, cpu_s = _monotonic(), _process_time()
     step, began_s, patience_s = 0, cpu_s, wait_s
     while not ended:
         _sleep(wait_s / 12)
-        now_s, now_cpu_s = _monotonic(), time.process_time()
+        now_s, now_cpu_s = _monotonic(), _process_time()
         if recorder.finished_steps != step:
             step, began_s, patience_s = recorder.finished_steps, now_cpu_s, wait_s
-        elif now_cpu_s - began_s > patience_s and (
-            most := read_most(recorder, {**recorder.assumptions, **recorder.inventions}, 4)
-        ):
-            sys.stderr.write(
-                f"rank {rank} has worked for {now_cpu_s - began_s:.0f} CPU s on step {step}. "
-                "A loop that waits for data may not end; read most often of what nobody knows:\n"
-                + "".join(f"  {line}\n" for line in most)
-            )
+        elif now_cpu_s - began_s > patience_s:
+            most = listed(recorder.unknown_values(), _MOST_NUMBERS)[:4]
+            loop = "A loop that waits for data may not end; read most often of what nobody knows:"
+            lines = [loop, *(f"  {line}" for line in most)] if most else []
+            worked = f"rank {rank} has worked for {now_cpu_s - began_s:.0f} CPU s on step {step}: "
+            sys.stderr.write("\n".join([worked + _place(main), *lines, ""]))
             patience_s *= 2
-        if now_cpu_s - cpu_s > _IDLE_SHARE * wait_s:
+        if accounted() or now_cpu_s - cpu_s > _IDLE_SHARE * wait_s:
             since_s, cpu_s = now_s, now_cpu_s
         elif now_s - since_s >= wait_s:
-            frame = sys._current_frames().get(main)
-            stack = traceback.extract_stack(frame)
-            places = " <- ".join(
-                f"{each.filename}:{each.lineno} in {each.name}" for each in reversed(stack[-4:])
-            )
             waited_s = now_s - since_s
-            sys.stderr.write(f"rank {rank} has waited for {waited_s:.0f} s: {places}\n")
+            sys.stderr.write(f"rank {rank} has waited for {waited_s:.0f} s: {_place(main)}\n")
             since_s, cpu_s = now_s, now_cpu_s
+
+
+def _place(thread: int) -> str:
+    """Where a thread stands, innermost first."""
+    stack = traceback.extract_stack(sys._current_frames().get(thread))
+    return " <- ".join(
+        f"{each.filename}:{each.lineno} in {each.name}" for each in reversed(stack[-4:])
+    )

@@ -138,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
     from trainscout.simulators.virtual_cluster.walk.launches import Launches
 
     from .rank_process import start_ranks
-    from .report import show_report, write_timeline
+    from .report import show_report, show_unknown, write_timeline
     from .server import LiveError, LiveServer
     from .simulation import Simulation
 
@@ -160,6 +160,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         measured = server.run()
     except LiveError as error:
+        show_unknown(server.unknown)
         print(f"live: {error}", file=sys.stderr)
         return error.code
     finally:

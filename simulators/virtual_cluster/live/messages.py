@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from trainscout.simulators.virtual_cluster.emulation.unknown_values import Unknown
 from trainscout.simulators.virtual_cluster.traces import codec, events
 
 
@@ -85,16 +86,6 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Invention:
-    """A value the script went on with that nobody can know without computing."""
-
-    operation: str
-    count: int
-    value: str
-    where: str
-
-
-@dataclass(frozen=True)
 class Figures:
     """What a rank's process took and found, sent when its script has ended."""
 
@@ -115,7 +106,7 @@ class Turn:
     collected: tuple[str | None, ...] = ()
 
 
-Sent = events.Event | Sleep | AskElapsed | Publish | Collect | Hello | Invention | Figures
+Sent = events.Event | Sleep | AskElapsed | Publish | Collect | Hello | Unknown | Figures
 
 
 def _sleep_seconds(value: Any) -> float:
@@ -125,7 +116,7 @@ def _sleep_seconds(value: Any) -> float:
 
 
 OF_RANKS = codec.LineCodec(
-    (*get_args(events.Event), Sleep, AskElapsed, Publish, Collect, Hello, Invention, Figures),
+    (*get_args(events.Event), Sleep, AskElapsed, Publish, Collect, Hello, Unknown, Figures),
     {
         **codec.EVENT_CHECKS,
         (Sleep, "seconds"): _sleep_seconds,

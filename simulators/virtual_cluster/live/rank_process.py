@@ -36,14 +36,14 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
     run_steps,
     start,
 )
-from trainscout.simulators.virtual_cluster.emulation.report import swallowed
+from trainscout.simulators.virtual_cluster.emulation.report import WAIT_S, swallowed, watch
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
 from trainscout.simulators.virtual_cluster.emulation.whole_command import find_training
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 
 from .clock import HostClock
-from .messages import Figures, Hello, Invention, connect
+from .messages import Figures, Hello, connect
 from .sink import LiveSink
 from .timekeeping import RankTime, install_clocks, keep_time
 
@@ -113,6 +113,7 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     virtual.state.values.send_by(_LivePost(sink))
     virtual.state.peers = Peers(sink, rank, options.ranks)
     keep_time(RankTime(sink, recorder, options.cost.gap_factor))
+    watch(rank, recorder, WAIT_S, lambda: sink.waits)
     code = run_steps(job, virtual.state)
     for finding in swallowed(recorder, rank, code):
         print(f"warning: {finding}", file=sys.stderr)
@@ -124,7 +125,7 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     virtual.close()
     if writer is not None:
         writer.close()
-    sink.finish(_figures(virtual.state, code), _inventions(recorder))
+    sink.finish(_figures(virtual.state, code), recorder.unknown_values())
     return code
 
 
@@ -146,13 +147,6 @@ def _figures(state: Any, code: int) -> Figures:
         own_bytes=_own_bytes(),
         violations=state.recorder.violations,
     )
-
-
-def _inventions(recorder: Any) -> list[Invention]:
-    return [
-        Invention(operation, read.times, str(read.value)[:40], recorder.sites.text(site))
-        for (operation, site), read in recorder.inventions.items()
-    ]
 
 
 def _own_bytes() -> int:

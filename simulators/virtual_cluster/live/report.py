@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from trainscout.simulators.virtual_cluster.emulation.unknown_values import Unknown, listed
 from trainscout.simulators.virtual_cluster.traces.chrome import chrome_file
 
 from .clock import PICOSECONDS
@@ -18,7 +18,7 @@ from .simulation import Simulation
 from .tasks import Step
 
 _GIB = 2**30
-_MOST_INVENTIONS = 12
+_MOST_NUMBERS = 12
 # Room for every column where output is no terminal.
 _TABLE_WIDTH = 110
 
@@ -65,7 +65,7 @@ def _own(figures: Figures) -> tuple[str, ...]:
 
 
 def show_report(simulation: Simulation, measured: Measured) -> None:
-    """Print the table of ranks, the invented values and the run's cost on standard error."""
+    """Print the table of ranks, the unknown values and the run's cost on standard error."""
     from rich.console import Console
     from rich.table import Table
 
@@ -87,7 +87,7 @@ def show_report(simulation: Simulation, measured: Measured) -> None:
             *(() if figures is None else _own(figures)),
         )
     console.print(table)
-    _show_inventions(console, measured)
+    show_unknown(measured.unknown)
     ranks_cpu_s = sum(figures.cpu_s for figures in measured.figures.values())
     console.print(
         f"simulated {max(host.clock.now_s for host in simulation.hosts.values()):.3f} s in "
@@ -96,18 +96,12 @@ def show_report(simulation: Simulation, measured: Measured) -> None:
     )
 
 
-def _show_inventions(console: Any, measured: Measured) -> None:
-    found: Counter[tuple[str, str, str]] = Counter()
-    for each in measured.inventions:
-        found[each.operation, each.value, each.where] += each.count
-    if not found:
-        return
-    console.print("[*] values that nobody knows without computing; what is made of them, losses")
-    console.print("    above all, means nothing:")
-    for (operation, value, where), count in found.most_common(_MOST_INVENTIONS):
-        console.print(f"    {count} x {operation} = {value} at {where}")
-    if len(found) > _MOST_INVENTIONS:
-        console.print(f"    and {len(found) - _MOST_INVENTIONS} more places")
+def show_unknown(values: Sequence[Unknown]) -> None:
+    """Print on standard error what ranks went on with that nobody knew."""
+    if lines := listed(values, _MOST_NUMBERS):
+        head = "[*] values that nobody knows without computing; what is made of them, losses\n"
+        body = "".join(f"    {line}\n" for line in lines)
+        sys.stderr.write(f"{head}    above all, means nothing:\n{body}")
 
 
 def write_timeline(path: Path, simulation: Simulation) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import selectors
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from trainscout.simulators.predictor.io.command_line import (
     IMPOSSIBLE_LAUNCHES,
 )
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.report import WAIT_S
+from trainscout.simulators.virtual_cluster.emulation.unknown_values import Unknown
 from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
 from trainscout.simulators.virtual_cluster.traces.rank_walk import UseError
 from trainscout.simulators.virtual_cluster.walk.rendezvous import MismatchError
@@ -35,7 +38,6 @@ from .messages import (
     Figures,
     Finish,
     Hello,
-    Invention,
     Message,
     Publish,
     Turn,
@@ -49,6 +51,8 @@ from .simulation import DeadlockError, Release, Simulation
 
 _READ_BYTES = 1 << 18
 _NOTICE_S = 1.0
+# Of ranks that wait, so many are named.
+_MOST_WAITS = 16
 # Ranks that run and say nothing for so long may wait for one that has no core: a file, a lock,
 # workers that meet in shared memory.
 _CROWD_S = 5.0
@@ -74,7 +78,7 @@ class _Rank:
     # The keys of what it collects.
     collects: tuple[str, ...] = ()
     figures: Figures | None = None
-    inventions: list[Invention] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
     exit_code: int | None = None
 
     @property
@@ -97,7 +101,7 @@ class Measured:
     the simulation; and what all ranks went on with that nobody knew."""
 
     figures: dict[int, Figures]
-    inventions: tuple[Invention, ...]
+    unknown: tuple[Unknown, ...]
     wall_s: float
     simulation_cpu_s: float
 
@@ -137,6 +141,9 @@ class LiveServer:
         self._selector = selectors.DefaultSelector()
         # None: the ranks are still being prepared.
         self._received_s: float | None = None
+        # When a rank was last let go on, and for how long none may be before that is said.
+        self._turn_s = time.monotonic()
+        self._patience_s = WAIT_S
         self._simulated_s = 0.0
         self._published: dict[str, str] = {}
         self._threads: dict[socket.socket, _Thread] = {}
@@ -167,8 +174,12 @@ class LiveServer:
                 self._selector.close()
                 listener.close()
         figures = {rank: each.figures for rank, each in self._ranks.items() if each.figures}
-        inventions = tuple(each for rank in self._ranks.values() for each in rank.inventions)
-        return Measured(figures, inventions, time.perf_counter() - began_s, self._simulated_s)
+        return Measured(figures, self.unknown, time.perf_counter() - began_s, self._simulated_s)
+
+    @property
+    def unknown(self) -> tuple[Unknown, ...]:
+        """What ranks that have ended went on with that nobody knew."""
+        return tuple(each for rank in self._ranks.values() for each in rank.unknown)
 
     def _serve(self, process: subprocess.Popen[str]) -> None:
         while not self._enough and not all(each.ended for each in self._ranks.values()):
@@ -180,6 +191,7 @@ class LiveServer:
             self._play()
             self._give_turns()
             self._check_silence()
+            self._say_who_waits()
 
     # Receiving
 
@@ -254,8 +266,8 @@ class LiveServer:
             match message:
                 case Hello():
                     raise MalformedError("a second hello")
-                case Invention():
-                    rank.inventions.append(message)
+                case Unknown():
+                    rank.unknown.append(message)
                     continue
                 case Publish():
                     self._published[message.key] = message.payload
@@ -312,6 +324,21 @@ class LiveServer:
                 raise LiveError(problem, FAILURE)
             problem += f", of which a thread had its chance; {self._stuck}"
             raise LiveError(problem, IMPOSSIBLE_LAUNCHES)
+
+    def _say_who_waits(self) -> None:
+        """Say how ranks stand when for long none was let go on: one that runs holds up the rest,
+        and says where it stands itself."""
+        waited_s = time.monotonic() - self._turn_s
+        if waited_s < self._patience_s or not (waits := self._simulation.waits()):
+            return
+        self._patience_s *= 2
+        running = [rank.number for rank in self._ranks.values() if rank.running]
+        lines = [f"ranks that run: {', '.join(map(str, running))}"] if running else []
+        lines += waits[:_MOST_WAITS]
+        if more := len(waits) - _MOST_WAITS:
+            lines += [f"and {more} more"] if more > 0 else []
+        told = "".join(f"  {line}\n" for line in lines)
+        sys.stderr.write(f"live: no rank has gone on for {waited_s:.0f} s:\n{told}")
 
     def _silent_s(self) -> float:
         """For how long no rank has sent or been told anything."""
@@ -387,7 +414,8 @@ class LiveServer:
         # One that has gone is noticed when its process ends.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(turn_frame(turn))
-        self._received_s = time.monotonic()
+        self._received_s = self._turn_s = time.monotonic()
+        self._patience_s = WAIT_S
 
 
 class _Lines:

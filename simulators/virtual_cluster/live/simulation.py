@@ -165,15 +165,19 @@ class Simulation:
         return min(clocks, default=_NEVER) + self._least_launch_ps
 
     def _refuse_deadlock(self) -> None:
-        hosts = self.hosts.values()
-        if any(host.running for host in hosts):
+        if any(host.running for host in self.hosts.values()):
             return
+        if waits := self.waits():
+            raise DeadlockError("nothing can happen any more:\n  " + "\n  ".join(waits))
+
+    def waits(self) -> list[str]:
+        """What each host waits for and where, what not all have come to, and who has ended;
+        nothing while none waits."""
+        hosts = self.hosts.values()
         waits = [host.describe_wait() for host in hosts if host.wait is not None]
         waits += self._transfers.unfinished
-        if waits:
-            ended = [str(host.rank) for host in hosts if host.finished]
-            waits += [f"ranks that have ended: {', '.join(ended)}"] if ended else []
-            raise DeadlockError("nothing can happen any more:\n  " + "\n  ".join(waits))
+        ended = [str(host.rank) for host in hosts if host.finished]
+        return [*waits, f"ranks that have ended: {', '.join(ended)}"] if waits and ended else waits
 
     # Hosts
 

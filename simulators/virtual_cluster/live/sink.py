@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
+from trainscout.simulators.virtual_cluster.emulation.unknown_values import Unknown
 from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
 from trainscout.simulators.virtual_cluster.traces.events import Event
 
@@ -16,7 +17,6 @@ from .messages import (
     AskElapsed,
     Collect,
     Figures,
-    Invention,
     Publish,
     Sent,
     Sleep,
@@ -59,6 +59,8 @@ class LiveSink:
         self._unsent: list[Sent] = []
         self._sent_s = perf_counter()
         self._lock = threading.RLock()
+        # Whether the host stands still until the simulator lets it go on.
+        self.waits = False
 
     def emit(self, event: Event) -> None:
         """One event; returns when the host may go on.
@@ -119,10 +121,10 @@ class LiveSink:
         with self._lock:
             self._wait()
 
-    def finish(self, figures: Figures, inventions: Iterable[Invention] = ()) -> None:
+    def finish(self, figures: Figures, unknown: Iterable[Unknown] = ()) -> None:
         """The script has ended."""
         with self._lock:
-            self._send(*inventions, figures)
+            self._send(*unknown, figures)
 
     def close(self) -> None:
         """Nothing more is to be sent than ``finish`` will."""
@@ -153,6 +155,8 @@ class LiveSink:
         self._sent_s = perf_counter()
 
     def _wait(self) -> Turn:
+        self.waits = True
         turn: Turn = OF_SIMULATOR.decode(receive(self._connection))
+        self.waits = False
         self.clock.wait_until(turn.now_ps)
         return turn

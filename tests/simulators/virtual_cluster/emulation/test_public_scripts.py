@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +12,8 @@ import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate
 from trainscout.simulators.predictor.workload.ir import Streaming, kernel_flops
-from trainscout.simulators.virtual_cluster.emulation.recorder import Read
 from trainscout.simulators.virtual_cluster.emulation.report import watch
+from trainscout.simulators.virtual_cluster.emulation.unknown_values import Unknown
 from trainscout.simulators.virtual_cluster.execution.issue import windows
 from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,
@@ -80,13 +81,17 @@ def test_training_without_modules(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None:
-    place = SimpleNamespace(text="kmeans.py:{}".format)
-    reads = {("item", 62): Read(9, 0, False, None)}
-    chosen = {("item", 8): Read(7, 0, 50, None)}
-    recorder: Any = SimpleNamespace(
-        finished_steps=3, inventions=reads, assumptions=chosen, sites=place
-    )
-    end = watch(5, recorder, wait_s=0.24)
+    values = [
+        Unknown("item", 9, "False", "kmeans.py:62", steers=True),
+        Unknown("item", 7, "50", "kmeans.py:8", expected=True, steers=True),
+    ]
+    recorder: Any = SimpleNamespace(finished_steps=3, unknown_values=lambda: values)
+    accounted = [True]
+    end = watch(5, recorder, 0.24, lambda: accounted[0])
+    time.sleep(0.5)
+    # It waits for what others tell of.
+    assert not capfd.readouterr().err
+    accounted[0] = False
     time.sleep(0.5)
     assert "rank 5 has waited for 0 s: " in (line := capfd.readouterr().err)
     assert "test_public_scripts.py" in line
@@ -96,8 +101,9 @@ def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None
     while time.process_time() < began_s + 0.4:
         pass
     end()
-    assert "on step 3" in (line := capfd.readouterr().err)
-    assert "9 x item = False at kmeans.py:62\n  7 x item = 50 at kmeans.py:8\n" in line
+    assert re.search(r"CPU s on step 3: .*test_public_scripts.py", line := capfd.readouterr().err)
+    reads = "9 x item = False at kmeans.py:62\n  7 x item = 50 (expected) at kmeans.py:8\n"
+    assert reads in line
 
 
 def test_traces_are_read_whatever_types_tensors_have() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from trainscout.simulators.virtual_cluster.emulation import ListSink
 from trainscout.simulators.virtual_cluster.emulation.recorder import EnoughStepsError, Recorder
-from trainscout.simulators.virtual_cluster.emulation.report import read_most
 from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
+from trainscout.simulators.virtual_cluster.emulation.unknown_values import listed
 from trainscout.simulators.virtual_cluster.traces.events import FORWARD, Free, Header
 from trainscout.simulators.virtual_cluster.traces.files import (
     WRITE_LINES,
@@ -52,10 +52,18 @@ def test_values_that_only_set_up_went_on_by_are_listed_together() -> None:
     for _ in range(9):
         recorder.invented("item", 1.0, "item: a loss")
     recorder.invented("item", True, None)
-    lines = [line.partition(" at /")[0] for line in read_most(recorder, recorder.inventions, 12)]
-    assert lines == [
-        "1 x aten.nonzero = (5,)",
-        "1 x item = True",
-        "9 x item = 1.0",
-        "4 flags and numbers in set-up at 2 places, 3",
+    recorder.assumed("aten.masked_select", 50, None)
+    for number in range(3):
+        recorder.invented(f"other {number}", 1.0, None)
+    # Of two ranks that ran the same script.
+    lines = listed(2 * recorder.unknown_values(), 2)
+    assert [line.partition(" at /")[0] for line in lines] == [
+        "2 x aten.masked_select = 50 (expected)",
+        "2 x aten.nonzero = (5,)",
+        "2 x item = True",
+        "18 x item = 1.0",
+        "2 x other 0 = 1.0",
+        "and numbers at 2 more places",
+        "8 flags and numbers in set-up at 2 places, 6",
     ]
+    assert lines[3].endswith("; item: a loss")

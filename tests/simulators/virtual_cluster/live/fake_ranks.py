@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from tests.simulators.virtual_cluster.live.scripts import LAUNCH_S
+from trainscout.simulators.virtual_cluster.emulation.unknown_values import Unknown
 from trainscout.simulators.virtual_cluster.live.clock import HostClock
 from trainscout.simulators.virtual_cluster.live.messages import (
     Figures,
     Hello,
-    Invention,
     connect,
 )
 from trainscout.simulators.virtual_cluster.live.sink import LiveSink
@@ -83,9 +83,9 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     if behaviour == "sleep":
         sink.sleep(1.0 - rank * 0.25)
         print(f"awake at {sink.clock.now_s:.9f}", flush=True)
-    inventions = (Invention("item", 2, "1.0", "fake.py:9"),)
+    unknown = (Unknown("item", 2, "1.0", "fake.py:9"),)
     sink.close()
-    sink.finish(Figures(0, 0.1, 5, 6, 8, 0), inventions)
+    sink.finish(Figures(0, 0.1, 5, 6, 8, 0), unknown)
     return 0
 
 

@@ -41,6 +41,8 @@ if "fail" in sys.argv and rank == 2:
 flags = torch.tensor([7, rank], device="cuda")
 dist.broadcast(flags, 1)
 print("flags", flags.tolist())
+numbers = torch.randn(64, device="cuda")
+numbers = numbers[numbers > 0]
 layers = [torch.nn.Linear(4096, 4096) for _ in range(4)]
 model = DistributedDataParallel(torch.nn.Sequential(*layers).cuda().bfloat16())
 optimizer = torch.optim.AdamW(model.parameters())
@@ -140,7 +142,9 @@ def test_the_times_are_those_of_the_replayed_traces(ran, folder):
 
 def test_inventions_are_marked(ran):
     assert "losses and other computed values are inventions" in ran.errors
-    assert re.search(r"12 x item = 1\.0 at .*train\.py:\d+", ran.errors)
+    assert re.search(r"12 x item = 1\.0 at .*train\.py:\d+; item: follows from", ran.errors)
+    expected = r"4 x aten\.index\.Tensor = 32 \(expected\) at .*train\.py:\d+\n"
+    assert re.search(expected, ran.errors)
     assert "last step by rank, simulated" in ran.errors
 
 

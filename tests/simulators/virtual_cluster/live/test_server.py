@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -91,7 +92,7 @@ def test_ranks_print_simulated_times_whatever_the_number_of_cores(cores):
         for number in range(ROUNDS)
     )
     assert sorted(run.lines) == expected
-    assert measured.inventions[2].where == "fake.py:9"
+    assert measured.unknown[2].where == "fake.py:9"
     assert run.simulation.finished
 
 
@@ -132,6 +133,16 @@ def test_a_rank_that_fails_ends_all_with_its_code(code: int, shown: int):
     run, error = ended(f"fail {code}", f"rank 1 ended with code {code}")
     assert error.code == shown
     assert (1, "rank 1 breaks") in run.lines
+
+
+def test_ranks_that_wait_long_are_named_with_what_they_wait_for(monkeypatch, capfd):
+    monkeypatch.setattr(server, "WAIT_S", 1.0)
+    ended("hang", "no message", timeout_s=6.0)
+    told = capfd.readouterr().err
+    assert re.findall("live: no rank has gone on for (.) s:", told) == ["1", "2", "4"]
+    assert "ranks that run: 1\n  rank 0 waits since 0.001" in told
+    assert "device synchronise at fake.py:7 in main, held up by all_reduce" in told
+    assert "rank 0 launched all_reduce number 0 on 'world'; not yet there: 1\n" in told
 
 
 def test_silence_ends_all():

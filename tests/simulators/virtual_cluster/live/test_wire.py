@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from trainscout.simulators.virtual_cluster.emulation.unknown_values import Unknown
 from trainscout.simulators.virtual_cluster.live.messages import (
     MOST_BYTES,
     OF_SIMULATOR,
@@ -15,7 +16,6 @@ from trainscout.simulators.virtual_cluster.live.messages import (
     Collect,
     Figures,
     Hello,
-    Invention,
     Publish,
     Sleep,
     Turn,
@@ -71,7 +71,7 @@ def test_frames_survive_being_cut_anywhere(piece):
         Collect(("k",), (1,)),
         Publish("k", "{}"),
         Hello(2, "output"),
-        Invention("item", 3, "1.0", "train.py:3"),
+        Unknown("item", 3, "1.0", "train.py:3", "a hint", expected=True),
         Figures(0, 1.5, 1, 2, 4, 0),
     ],
 )
