@@ -43,10 +43,11 @@ from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read
 from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
 from .imbalance import Imbalance
+from .installation import how_to_install
 from .prepared import ended_with, fork_rank, preload_modules
 from .programs import STARTUP, Programs, put_first, run_main, waits_for_program
 from .ranks_before import RanksBefore
-from .report import describe_gap, how_to_install, show_summary, swallowed, watch
+from .report import describe_gap, show_summary, swallowed, watch
 from .sink import FileSink, ListSink, Sink, UntilForward
 from .vendor.lost_imports import lost_imports
 from .virtual_rank import VirtualRank, emulate

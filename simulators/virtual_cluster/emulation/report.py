@@ -20,9 +20,9 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.invariants import Finding
 
 from .gaps import ELSEWHERE, frames, is_gap, operation, reason
+from .installation import own_python
 from .unknown_values import listed
 from .vendor.lost_imports import lost_kernels
-from .vendor.packages import needs_own_python
 
 if TYPE_CHECKING:
     from .rank_state import RankState
@@ -32,44 +32,18 @@ if TYPE_CHECKING:
 
 _RUN_TOGETHER = "run their ranks together (trainscout live)"
 _ADVICE = "leave it out of this run, or report this line"
-_INSTALL = "install the package's own Python ({}pip install --no-deps{}), or run --without {}"
-# What keeps flash-attn from looking for CUDA while it is installed.
-_FLASH_ATTENTION = (
-    "FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE FLASH_ATTENTION_FORCE_BUILD=TRUE ",
-    " --no-build-isolation flash-attn",
-)
-# Packages whose modules are named otherwise.
-_PACKAGES = {
-    "cv2": "opencv-python-headless",
-    "PIL": "pillow",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "PyYAML",
-}
+
 
 def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
     """The line for a failure that is the emulator's: operation, call site, what to do. None for
     one that a device raises too (out of memory, shapes that do not fit) or the script itself."""
-    if isinstance(error, ImportError) and needs_own_python(
-        package := (error.name or "").split(".")[0]
-    ):
-        words = _FLASH_ATTENTION if package == "flash_attn" else ("", "")
-        return f"gap of the emulator: {error}; {_INSTALL.format(*words, package)}"
+    if how := own_python(error):
+        return f"gap of the emulator: {error}; {how}"
     inside, where = frames(error)
     if not is_gap(error, inside):
         return _of_what_was_not_received(error, recorder)
     advice = "" if isinstance(error, InputError) else f"; {_ADVICE}"
     return f"gap of the emulator: {operation(inside)} at {where}: {reason(error)}{advice}"
-
-
-def how_to_install(error: BaseException) -> str | None:
-    """The line for a script that asked for a package which this Python lacks: none of Python's
-    own, and no module of a package that is there."""
-    name = error.name if isinstance(error, ModuleNotFoundError) else None
-    if not name or "." in name or name in sys.stdlib_module_names:
-        return None
-    package = _PACKAGES.get(name, name.replace("_", "-"))
-    return f"{name} is not installed: {sys.executable} -m pip install {package}"
 
 
 def _of_what_was_not_received(error: BaseException, recorder: Recorder) -> str | None:

@@ -45,12 +45,17 @@ class LostImports(MetaPathFinder):
         if frame is None or package in self._without:
             return
         file = frame.f_code.co_filename
-        if package is not None or not any(part in file for part in _LIBRARIES):
+        if package is not None or is_own_file(file):
             self._places.setdefault(name, f"{file}:{frame.f_lineno}")
 
     def found(self) -> list[tuple[str, str]]:
         """Names, and where they were first imported."""
         return [each for each in self._places.items() if not sys.modules.get(each[0])]
+
+
+def is_own_file(file: str) -> bool:
+    """Whether a file is the script's own, and no library's."""
+    return not any(part in file for part in _LIBRARIES)
 
 
 def lost_imports() -> list[tuple[str, str]]:

@@ -395,11 +395,13 @@ optimizer.step()
         ("import nothing_of_it", 1, "the script went on without "),
         ("import nothing_of_it", 1, "-m pip install nothing-of-it\n"),
         ("import cv2_of.it, cv2", 1, "-m pip install cv2-of\n"),
+        ("import nothing_of_it, yaml\nfrom more_of.it import c", 1, "nothing-of-it more-of\n"),
+        ("try:\n    import b_of\nexcept ImportError:\n    raise ValueError", 1, "install b-of\n"),
         ("import torch.nothing", 1, "No module named 'torch.nothing'"),
     ],
     ids=[
         *("other kernels", "fails later", "fails by another import", "lacks a package"),
-        *("lacks a module", "lacks a part"),
+        *("lacks a module", "lacks two", "says so itself", "lacks a part"),
     ],
 )
 def test_a_guarded_import_that_failed_is_named(

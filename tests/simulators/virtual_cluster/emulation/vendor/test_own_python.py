@@ -155,14 +155,25 @@ def test_versions_before_two_are_not_there(
     assert describe_gap(raised.value, RECORDER) is None
 
 
-def test_what_flash_attention_lacks_here_comes_with_its_own_python_built_without_cuda() -> None:
+@pytest.mark.parametrize(
+    ("asked", "how"),
+    [
+        (
+            "from flash_attn.modules.mha import MHA",
+            "_FORCE_BUILD=TRUE pip install --no-deps --no-build-isolation flash-attn",
+        ),
+        ("from mamba_ssm.nobody import it", "MAMBA_FORCE_BUILD=TRUE pip install --no-deps"),
+        ("from deep_ep import it", "a checkout of github.com/deepseek-ai/DeepEP on PYTHONPATH"),
+    ],
+    ids=["flash-attn", "mamba", "DeepEP"],
+)
+def test_what_is_lacking_here_comes_with_the_own_python_built_without_cuda(
+    asked: str, how: str
+) -> None:
     vendor.install_vendor()
     with pytest.raises(ImportError) as raised:
-        exec("from flash_attn.modules.mha import MHA")
-    words = (
-        "FLASH_ATTENTION_FORCE_BUILD=TRUE pip install --no-deps --no-build-isolation flash-attn"
-    )
-    assert words in str(describe_gap(raised.value, RECORDER))
+        exec(asked)
+    assert how in str(describe_gap(raised.value, RECORDER))
 
 
 @needs("transformer_engine")
