@@ -73,7 +73,7 @@ class Bounds:
         step_time_s = np.zeros(len(table))
         for rows, columns in self._by_framework(table):
             step_time_s[rows] = columns.step_time_s()
-        return self._calibrated(step_time_s, table)
+        return self._whole(step_time_s, table)
 
     def passes(self, table: RecipeTable) -> tuple[Ints, Floats]:
         """What passes alone say, below the bounds of all recipes that differ only in fields that
@@ -81,7 +81,7 @@ class Bounds:
         held_bytes, step_time_s = np.zeros(len(table), dtype=np.int64), np.zeros(len(table))
         for rows, columns in self._by_framework(table):
             held_bytes[rows], step_time_s[rows] = columns.passes_alone()
-        return held_bytes, self._calibrated(step_time_s, table)
+        return held_bytes, self._whole(step_time_s, table)
 
     def least_step_s(self, table: RecipeTable) -> Floats:
         """Below ``passes`` and with far fewer prices: the passes without recomputation, which only
@@ -95,20 +95,24 @@ class Bounds:
         step_time_s = np.zeros(len(table))
         for rows, each in self._by_framework(plainer):
             step_time_s[rows] = each.passes_end_s() * (1 - ROUNDING)
-        return self._calibrated(step_time_s, table)
+        return self._whole(step_time_s, table)
 
     def passes_read(self) -> set[str]:
         """The fields that ``passes`` reads of recipes."""
         return {*PASS_FIELDS, *(() if self._calibration is None else RECIPE_TRAITS)}
 
-    def _calibrated(self, step_time_s: Floats, table: RecipeTable) -> Floats:
-        """What a calibration makes of whole steps: the same for recipes of the same traits."""
-        if self._calibration is None:
-            return step_time_s
-        found = table.distinct(RECIPE_TRAITS)
-        traits = [traits_of(self.job(table[int(row)])) for row in found.first]
-        scales: Floats = found.spread(np.array(self._calibration.scales_of(traits)))
-        return step_time_s * scales
+    def _whole(self, step_time_s: Floats, table: RecipeTable) -> Floats:
+        """Whole steps: as a calibration scales them, the same for recipes of the same traits, and
+        no shorter than what data loaders take."""
+        if self._calibration is not None:
+            found = table.distinct(RECIPE_TRAITS)
+            traits = [traits_of(self.job(table[int(row)])) for row in found.first]
+            scales: Floats = found.spread(np.array(self._calibration.scales_of(traits)))
+            step_time_s = step_time_s * scales
+        found = table.distinct(("tp", "pp", "cp"))
+        loading_s = [self.job(table[int(row)]).loading_s for row in found.first]
+        fed_s: Floats = np.maximum(step_time_s, found.spread(np.array(loading_s)))
+        return fed_s
 
     def _by_framework(self, table: RecipeTable) -> Iterator[tuple[Ints, Columns]]:
         """Software differs in what the columns of all recipes have in common."""

@@ -351,4 +351,8 @@ _REASONS: dict[str, Callable[[_Pair], str]] = {
     ),
     "optimizer": _optimizer,
     "host": _host,
+    "waiting_for_data": lambda pair: (
+        "no step is shorter than what a data loader takes for its rank's samples: "
+        + pair.each(lambda side: f"{side.job.loading_s:.3g} s")
+    ),
 }

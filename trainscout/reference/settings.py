@@ -22,6 +22,7 @@ from trainscout.simulators.predictor.question.model import Model
 # What a field's name says about its unit, longest ending first.
 _UNITS = {
     "_bytes_per_s": "bytes/s",
+    "_samples_per_s": "samples/s",
     "_usd_per_hour": "$ an hour",
     "_usd_per_gbps": "$ per Gb/s",
     "_bytes": "bytes",

@@ -5,6 +5,7 @@ const breakdown = (() => {
     compute: "blue", tp_communication: "orange", cp_communication: "olive",
     ep_communication: "pink", pp_communication: "sky", dp_communication: "green",
     overlap_slowdown: "red", stragglers: "grey", bubble: "idle", optimizer: "rose", host: "slate",
+    waiting_for_data: "idle",
   };
   const fillOf = (part) => FILL[part] || "azure";
   const ROW = 26;

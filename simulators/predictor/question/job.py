@@ -240,6 +240,12 @@ class Job:
         return training.global_batch_size * training.sequences_per_sample * self.sequence_length
 
     @property
+    def loading_s(self) -> float:
+        """Seconds in which a rank's data loader, beside the step, delivers what one takes."""
+        rate, batch = self.training.loader_samples_per_s, self.training.global_batch_size
+        return 0.0 if rate is None else batch / self.dp / rate
+
+    @property
     def forwards_beside(self) -> int:
         """Passes without gradients beside those of a micro-batch that is trained on: a teacher's,
         DPO's reference's; of KTO that of other answers, and the reference's of both."""

@@ -158,6 +158,10 @@ class Training:
     packed_lengths: tuple[int, ...] = ()
     """Lengths of the sequences that are packed into one of ``sequence_length`` tokens, as a sample
     or equal steps of their distribution; attention sees each by itself. Empty: one each."""
+    loader_samples_per_s: float | None = None
+    """What the data loader of one data-parallel rank delivers a second, measured without training,
+    counted as ``global_batch_size`` is: no step is shorter than what it takes for the rank's
+    share. None: nothing waits for data."""
 
     @property
     def trains_weights(self) -> bool:
@@ -173,6 +177,8 @@ class Training:
         field = "training.global_batch_size"
         require_positive(field, self.global_batch_size, most=_MOST_SEQUENCES)
         require_positive("training.tokens", self.tokens)
+        if self.loader_samples_per_s is not None:
+            require_positive("training.loader_samples_per_s", self.loader_samples_per_s)
         if self.sequence_length is not None:
             require_positive("training.sequence_length", self.sequence_length, most=MOST_TOKENS)
         require_choice("training.precision", self.precision, PRECISIONS)

@@ -39,6 +39,11 @@ def assumptions_of(
     if job.frozen_weights != "16bit":
         products = " and their products as ones in 16" if job.frozen_weights == "int8" else ""
         stated.append(f"weights in few bits are unpacked as fast as bytes are cast{products}")
+    if job.loading_s:
+        stated.append(
+            f"data loaders, in processes of their own, deliver a step's samples in "
+            f"{job.loading_s:.3g} s"
+        )
     if job.cluster.measured:
         stated.append(_measured_collectives(job.cluster))
     if recipe.offloaded_layers:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from .rules import Rules
 
+# The part that waits for the training's data loader.
+WAITING = "waiting_for_data"
 # A part smaller than this fraction of the step is rounding left over from subtractions.
 ROUNDING = 1e-12
 
@@ -73,19 +75,20 @@ class ReplaySimulator:
         if self._calibration is None or not self._calibration.runs:
             prediction = self.without_error_bar(job)
             slow = on_slow_network(job)
-            slow_s = 0.0 if slow is None else self.step_time_s(slow)
-            bar_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s, slow_s)
+            slow_s = 0.0 if slow is None else self._ready_s(slow)
+            seconds, parts = _unwaiting(prediction)
+            bar_s = _fed(job, error_bar(job, seconds, parts, slow_s))
             stated = (*prediction.assumptions, *slow_network_doubt(prediction.step_time_s, slow_s))
             return replace(prediction, interval_s=bar_s, assumptions=stated)
         prediction, shares = self.with_shares(job)
-        seconds = prediction.step_time_s
+        seconds, parts = _unwaiting(prediction)
         low, high = self._calibration.interval(job, shares, LEVEL)
-        bar_s = error_bar(job, seconds, prediction.breakdown_s)
+        bar_s = error_bar(job, seconds, parts)
         # Own runs make nothing less sure than it is without them.
         most = math.sqrt(bar_s[1] / bar_s[0])
         if high / low > most**2:
             low, high = 1 / most, most
-        return replace(prediction, interval_s=(seconds * low, seconds * high))
+        return replace(prediction, interval_s=_fed(job, (seconds * low, seconds * high)))
 
     def workload(self, job: Job) -> Workload:
         """What is replayed: from the built-in source unless a subclass has another."""
@@ -117,6 +120,10 @@ class ReplaySimulator:
 
     def step_time_s(self, job: Job) -> float:
         """Seconds of a step as ``simulate`` predicts them, and nothing else."""
+        return max(self._ready_s(job), job.loading_s)
+
+    def _ready_s(self, job: Job) -> float:
+        """Seconds of a step whose data is there at once."""
         return self._played(job)[2].step_time_s * self._scale(job)
 
     def _played(self, job: Job) -> tuple[Workload, Pricer, Step]:
@@ -168,7 +175,8 @@ def _predict(
     groups = workload.communicators.values()
     connections = open_connections(groups, paired(job), job.gpu, job.network)
     memory = footprint(job, workload, connections)
-    seconds = step.step_time_s * scale
+    ready_s = step.step_time_s * scale
+    seconds = max(ready_s, job.loading_s)
     parts = _stage_parts(step) * scale
     critical = int(parts[:, PART_INDEX[BUBBLE]].argmin())
     breakdown = {
@@ -176,6 +184,8 @@ def _predict(
         for name, part in zip(PARTS, parts[critical], strict=True)
         if part > ROUNDING * seconds
     }
+    if seconds > ready_s:
+        breakdown[WAITING] = seconds - ready_s
     flops = step_flops(job)
     peak = job.gpu.peak(job.precision) * job.world_size * seconds
     tokens_per_s = job.tokens_per_step / seconds
@@ -199,6 +209,17 @@ def _predict(
         estimated_operations=estimated,
         assumptions=assumptions_of(job, breakdown.get(HOST, 0.0) / seconds, network),
     )
+
+
+def _unwaiting(prediction: Prediction) -> tuple[float, dict[str, float]]:
+    """A step's seconds and parts, were data there at once."""
+    parts = dict(prediction.breakdown_s)
+    return prediction.step_time_s - parts.pop(WAITING, 0.0), parts
+
+
+def _fed(job: Job, interval_s: tuple[float, float]) -> tuple[float, float]:
+    """An interval of steps that wait for their data, which takes what it is declared to."""
+    return max(interval_s[0], job.loading_s), max(interval_s[1], job.loading_s)
 
 
 def _stage_parts(step: Step) -> np.ndarray:

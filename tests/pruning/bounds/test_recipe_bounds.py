@@ -142,6 +142,17 @@ def test_bounds_follow_a_calibration(job, factors, longer):
     assert bounds_of(job, calibration=calibration).step_time_s[0] <= prediction.step_time_s
 
 
+def test_bounds_of_a_table_wait_for_data():
+    """What a loader takes is the same to the last digit: no recipe is left that only ties."""
+    job = make_job(nodes=2, training={"loader_samples_per_s": 0.5})
+    table = RecipeTable.of([replace(job.recipe, tp=tp, pp=pp) for tp in (1, 4) for pp in (1, 2)])
+    bounds = Bounds(lambda recipe: replace(job, recipe=recipe))
+    waits = [8.0, 16.0, 32.0, 64.0]
+    assert bounds(table).step_time_s.tolist() == bounds.passes(table)[1].tolist() == waits
+    assert bounds.least_step_s(table).tolist() == waits
+    assert [ReplaySimulator().simulate(bounds.job(each)).step_time_s for each in table] == waits
+
+
 def test_bounds_of_a_table_follow_what_recipes_differ_in():
     job = make_job(GPT175B, nodes=12, batch=1536, tp=8, pp=12, sp=True)
     recipes = [

@@ -377,6 +377,23 @@ def test_a_prediction_is_consistent_with_itself(model: Model, arguments: dict[st
     assert 0 <= prediction.critical_stage < job.recipe.pp
 
 
+def test_a_step_waits_for_its_data() -> None:
+    """Each of four ranks takes 16 samples a step from a loader of its own."""
+    ready, job = predict(make_job(tp=2)), make_job(tp=2, training={"loader_samples_per_s": 8.0})
+    prediction = predict(job)
+    assert ready.step_time_s < 2 == prediction.step_time_s == job.loading_s
+    assert prediction.breakdown_s.pop("waiting_for_data") == 2 - ready.step_time_s
+    assert prediction.breakdown_s == ready.breakdown_s
+    assert prediction.mfu == pytest.approx(ready.mfu * ready.step_time_s / 2)
+    assert prediction.interval_s == (2, 2)
+    soon = make_job(tp=2, training={"loader_samples_per_s": 16 / ready.step_time_s * 1.0001})
+    assert replace(predict(soon), assumptions=(), interval_s=None) == replace(
+        ready, assumptions=(), interval_s=None
+    )
+    low, high = ready.interval_s or (0, 0)
+    assert predict(soon).interval_s == (max(low, soon.loading_s), high)
+
+
 @pytest.mark.parametrize(("model", "arguments"), SOME[:3])
 def test_same_question_same_answer(model: Model, arguments: dict[str, Any]) -> None:
     job = make_job(model, **arguments)
