@@ -210,7 +210,7 @@ def cell_identity(cell: Cell, settings: SearchSettings) -> dict[str, Any]:
     return {**identified, "limits": limits, "code": code}
 
 
-_LIMITS = ("n_trials", "patience", "min_trials", "promote_to")
+_LIMITS = ("n_trials", "patience", "min_trials", "promote_to", "prove", "proof_timeout_s")
 
 
 def digest(cell: Cell, settings: SearchSettings) -> str:

@@ -118,9 +118,11 @@ def test_money_and_the_length_of_a_run_are_no_new_question():
         replace(SETTINGS, seed=1),
         replace(SETTINGS, space={**SETTINGS.space, "constants": {"zero_stage": 0}}),
         replace(SETTINGS, options=replace(SETTINGS.options, n_trials=5)),
+        replace(SETTINGS, options=replace(SETTINGS.options, prove=True)),
+        replace(SETTINGS, options=replace(SETTINGS.options, proof_timeout_s=900.0)),
         replace(SETTINGS, simulator=replace(SETTINGS.simulator, name="replay")),
     ],
-    ids=["seed", "space", "n_trials", "simulator"],
+    ids=["seed", "space", "n_trials", "prove", "proof_timeout_s", "simulator"],
 )
 def test_another_search_is_another_question(other):
     assert digest(cell(), other) != digest(cell(), SETTINGS)
