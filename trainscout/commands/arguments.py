@@ -117,6 +117,10 @@ def _argument(argument: str) -> str:
     group = name.lstrip("+").partition("@")[0]
     if group not in GROUPS or not equals:
         return argument
+    if value.startswith("["):
+        # Hydra would lay one declaration over the other.
+        problem, allowed = "is a list", f"one choice; several in turn: -m {group}=A,B"
+        raise InputError(group, value, problem, allowed)
     return f"{name}={','.join(_choice(group, each) for each in value.split(','))}"
 
 

@@ -80,7 +80,7 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
         )
         question = imported.question
         question.check()
-    a, b = (_fields(config[name]) for name in ("a", "b"))
+    a, b = (_fields(name, config[name]) for name in ("a", "b"))
     base = Recipe() if imported is None else imported.recipe
     first = _recipe("a", a, base)
     _check(question, "a" if imported is None else "given", first, config.given)
@@ -116,7 +116,10 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
     )
 
 
-def _fields(group: Any) -> dict[str, Any]:
+def _fields(name: str, group: Any) -> dict[str, Any]:
+    if not isinstance(group, DictConfig):
+        files = "against= a search's results, given= your launch script"
+        raise InputError(name, group, "is no recipe", f"{name}.tp=4 and the like; {files}")
     plain: Any = OmegaConf.to_container(group, resolve=True)
     return dict(plain)
 

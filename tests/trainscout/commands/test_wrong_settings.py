@@ -28,6 +28,8 @@ WRONG = {
     "-sc": "trainscout completion SHELL",
     "-model=gpt13b": "settings: model=gpt13b",
     "cluster.nic_gbps=50GB/s": "a number, in Gb/s",
+    "model=[gpt13b,gpt175b]": "one choice",
+    "network=[1]": "one choice",
     "training.tokens=soon": "a number: 300e9, 300B or 1T",
     f"training={'x' * 3000}": "choices that ship",
     f"model={'x' * 3000}": "choices that ship",
@@ -41,6 +43,12 @@ def test_is_refused_with_what_would_do(setting, capsys):
     assert stated.startswith(f"error: {setting.split('=')[0]}") or "command line" in stated
     assert WRONG[setting] in stated.partition(" (")[2]
     assert "\x1b" not in stated
+
+
+@pytest.mark.parametrize("value", ["best.json", "5", "null", "true"])
+def test_what_is_no_recipe(value, capsys):
+    assert command("explain")([*JOB, f"b={value}"]) == 2
+    assert "is no recipe (b.tp=4 and the like" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("setting", ["num_experts=100000", "load_imbalance=2147483648"])
