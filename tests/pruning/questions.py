@@ -133,7 +133,7 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
     on_host = {"pipelined": (1,), "serial": (1, 2, 3)}.get(str(software.get("host_optimizer")), ())
     gpu = pick(None, None, "b200", "mi300x")
     precision = pick(
-        None, "bf16", *_FEW_BITS.get(gpu, ("fp16", "fp8", "fp8_current", "fp8_block"))
+        None, "bf16", *_FEW_BITS.get(gpu, ("fp16", "tf32", "fp8", "fp8_current", "fp8_block"))
     )
     away = pick(0, 100, 50 if zero_stage in (1, 3) else 100) if zero_stage in on_host else 0
     kept = ("none", "full") if software.get("offloads_inputs") else ("none",)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from tests.pruning.questions import jobs
-from tests.simulators.jobs import make_job
+from tests.simulators.jobs import LLAMA, make_job
 from trainscout.pruning.equivalence import RULES, canonical, canonicalize
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -28,6 +28,17 @@ def test_the_canonical_recipe_is_predicted_alike(job):
     )
     assert made.step_time_s == pytest.approx(given_.step_time_s, rel=1e-9)
     assert made.memory.headroom_bytes == given_.memory.headroom_bytes
+
+
+@pytest.mark.parametrize("grad_dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("facts", [{"reduce_grads_fp32": True}, {"accumulate_grads_fp32": False}])
+def test_gradients_of_fp32_weights_are_fp32_whatever_a_recipe_says(grad_dtype, facts):
+    facts = {"torch_wrappers": True, "precision": "tf32", **facts}
+    job = make_job(LLAMA, zero_stage=3, training=facts)
+    other = replace(job, recipe=replace(job.recipe, grad_dtype=grad_dtype))
+    assert canonical(other) == job.recipe
+    one, same = (ReplaySimulator().without_error_bar(each) for each in (job, other))
+    assert (one.step_time_s, one.memory) == (same.step_time_s, same.memory)
 
 
 @given(jobs())

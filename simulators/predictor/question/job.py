@@ -46,6 +46,10 @@ class Job:
         framework = _chosen_framework(declared, self.recipe)
         if framework is not self.framework:
             object.__setattr__(self, "framework", framework)
+        if self.recipe.grad_dtype is not None and self.keeps_fp32:
+            # Gradients of fp32 weights are what they are, whatever the recipe says.
+            plain = replace(self.recipe, grad_dtype=None)
+            object.__setattr__(self, "framework", _chosen_framework(declared, plain))
 
     @property
     def world_size(self) -> int:
