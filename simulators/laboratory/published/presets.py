@@ -57,6 +57,10 @@ def moe_preset(row: Row, statement: Statement, era: Era) -> MoePreset:
     if young and row.gpu.startswith("GB") and not named:
         words = "HybridEP and graphs, as commands published for this branch set on NVL72 racks"
         return replace(stated, deepep=True, graphs=True, assumed=(words,))
+    # What DeepEP published is what HAI-LLM had (arXiv 2412.19437, 3.2).
+    if statement.label.get("project") == "hai_llm" and not statement.says("dispatcher"):
+        words = "tokens exchanged as by DeepEP beside compute, as DeepSeek describes"
+        return replace(stated, deepep=True, overlapped=True, assumed=(words,))
     told = named or is_library(statement) or "preset" in row.notes.lower()
     if not is_bridge(statement) or told:
         return stated

@@ -112,6 +112,7 @@ def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
         ("snowflakedb/ArcticTraining", "deepspeed"),
         ("NVIDIA/dgxc-benchmarking v25.05", "megatron_core"),
         ("Modalities (FSDP2)", "torch_fsdp2"),
+        ("HAI-LLM (DeepSeek, 2024)", "megatron_core"),
     ],
 )
 def test_labels_name_declared_software(label, name):

@@ -84,3 +84,11 @@ def test_the_development_branch_exchanges_by_hybridep_on_racks() -> None:
     preset = preset_of(replace(row, gpu="GB300-288GB"))
     assert preset.deepep
     assert preset.assumed
+
+
+def test_deepseek_exchanges_tokens_as_it_published() -> None:
+    preset = preset_of(replace(RUN, framework="HAI-LLM (DeepSeek, 2024)", notes="DualPipe"))
+    assert preset.deepep
+    assert preset.overlapped
+    assert preset.assumed
+    assert not preset_of(replace(RUN, framework="HAI-LLM", notes="all-to-all dispatcher")).deepep
