@@ -11,6 +11,7 @@ from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import (
+    BACKWARD,
     FORWARD,
     WEIGHT_GRADIENT,
     backward_block,
@@ -122,12 +123,15 @@ class PassPricer:
     def copies_left_s(self, chunk: Chunk, direction: int) -> float:
         """How long a pass waits for copies to or from the host.
 
-        Transformer Engine spreads them evenly over the pass and waits for what is left.
+        Transformer Engine spreads them evenly over the pass and waits for what is left; DeepSpeed
+        copies gradients in the stream that reduces them.
         """
-        if not chunk.copied_bytes or direction == WEIGHT_GRADIENT:
+        copied = chunk.copied_bytes if direction != WEIGHT_GRADIENT else 0
+        copied += chunk.gradient_bytes if direction == BACKWARD else 0
+        if not copied:
             return 0.0
         alone_s = sum_blocks(self._blocks(chunk, direction)).seconds
-        return max(0.0, copy_s(chunk.copied_bytes, self.pricer.gpu) - alone_s)
+        return max(0.0, copy_s(copied, self.pricer.gpu) - alone_s)
 
     def _blocks(self, chunk: Chunk, direction: int) -> list[tuple[PricedBlock, int]]:
         blocks = pass_blocks(chunk, direction)

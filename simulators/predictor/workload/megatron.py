@@ -26,7 +26,7 @@ from .part import Part, compose, hidden_norm
 from .program import Chunk, Run, Stage, Workload
 from .reference import Reference, reference_runs
 from .shard import Shard
-from .step_end import finish_block, optimizer_block
+from .step_end import copied_gradient_bytes, finish_block, optimizer_block
 from .tower import tower_parameters
 
 
@@ -78,7 +78,9 @@ def compose_workload(job: Job, shard: Shard, chunk_of: Callable[[ChunkShape], Ch
             ]
             for shape in shapes:
                 if shape not in made:
-                    made[shape] = chunk_of(shape)
+                    chunk = chunk_of(shape)
+                    away = copied_gradient_bytes(chunk.parameters, job)
+                    made[shape] = replace(chunk, gradient_bytes=away) if away else chunk
             chunks = tuple(made[shape] for shape in shapes)
             count = sum(stop - start for start, stop in layers)
             parameters = sum((chunk.parameters for chunk in chunks), LocalParameters())

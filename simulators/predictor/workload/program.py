@@ -62,14 +62,15 @@ class Held(NamedTuple):
 @dataclass(frozen=True)
 class Chunk:
     """One model chunk of a stage, as runs in forward order. ``copied_bytes`` of activations a
-    forward pass copies to the host, and a backward pass back."""
+    forward pass copies to the host, and a backward pass back, with ``gradient_bytes`` besides."""
 
     runs: tuple[Run, ...]
     copied_bytes: int = 0
+    gradient_bytes: int = 0
 
     @cached_property
     def digest(self) -> Digest:
-        return Digest((*(run.digest for run in self.runs), self.copied_bytes))
+        return Digest((*(run.digest for run in self.runs), self.copied_bytes, self.gradient_bytes))
 
     @cached_property
     def parameters(self) -> LocalParameters:

@@ -13,9 +13,10 @@ from .weights import parameter_bytes, weight_casts
 
 # What the host's memory moves a parameter: gradient, master and both moments are read and all but
 # the gradient written, in fp32; then it is cast to 16 bits. ZeRO-Offload also takes the gradients'
-# norm there, and clips them.
+# norm there, and clips them; under ZeRO 3 the GPU takes the norm, and the host looks through
+# gradients in 16 bits for infinities (8: |g| made, compared, looked through) and NaNs (4).
 _HOST_UPDATE_BYTES = 28 + 6
-_HOST_CLIP_BYTES = 12
+_HOST_CLIP_BYTES, _HOST_CLIP_BYTES_ZERO3 = 12, 8 + 12
 # fp32 master, moments and gradient; ZeRO-Offload adds the 16-bit parameters that travel back.
 _HOST_STATES_BYTES = 16
 _HOST_COPY_BYTES = 2
@@ -88,6 +89,19 @@ def host_states_bytes(parameters: LocalParameters, job: Job) -> int:
     copied = _HOST_COPY_BYTES if job.framework.host_optimizer == "serial" else 0
     away = host_parameters(owned_parameters(parameters, job), job)
     return away * (_HOST_STATES_BYTES + copied)
+
+
+def copied_gradient_bytes(parameters: LocalParameters, job: Job) -> int:
+    """Bytes that ZeRO-Offload copies with a backward pass from ZeRO 2 on (DeepSpeed 0.16.4).
+
+    ZeRO 2 sends one micro-batch's gradients in fp32; of several, each in 16 bits with what those
+    before left coming back, the last in fp32 (``async_accumulate_grad_in_cpu_via_gpu``). ZeRO 3
+    has 16-bit ones there and back even of one, and sends fp32 in the end (``partition_grads``).
+    """
+    if job.framework.host_optimizer != "serial" or job.recipe.zero_stage < 2:
+        return 0
+    away = host_parameters(owned_parameters(parameters, job), job)
+    return 4 * away + (4 * away // job.num_micro_batches if job.recipe.zero_stage == 3 else 0)
 
 
 def master_bytes(job: Job) -> int:
@@ -176,7 +190,8 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
         unpacked = 2 * (kept + moments + kept)
         ops.insert(1, Streaming("unpack_moments", "cast", unpacked, launches=6))
     if away:
-        moved = away * (_HOST_UPDATE_BYTES + (_HOST_CLIP_BYTES if serial else 0))
+        clip = _HOST_CLIP_BYTES_ZERO3 if job.recipe.zero_stage == 3 else _HOST_CLIP_BYTES
+        moved = away * (_HOST_UPDATE_BYTES + (clip if serial else 0))
         # ZeRO-Offload's gradients leave as they are reduced: from ZeRO 2 on, and under ZeRO 1 with
         # ``overlap_comm``, which DeepSpeed's pipelines have not, beside the backward pass.
         overlaps = job.recipe.overlap_grad_reduce and job.recipe.pp == 1

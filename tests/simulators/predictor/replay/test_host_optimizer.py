@@ -45,6 +45,9 @@ def test_adam_on_the_host_takes_what_its_memory_moves() -> None:
     serial = simulated(on_host("serial", zero_stage=2, host_memory_bytes_per_s=rate))
     update_s = owned() * 46 * 8 / (UPDATE_EFFICIENCY * rate)
     assert serial.breakdown_s["optimizer"] == pytest.approx(update_s, rel=0.01)
+    checked = simulated(on_host("serial", zero_stage=3, host_memory_bytes_per_s=rate))
+    update_s = owned(3) * 54 * 8 / (UPDATE_EFFICIENCY * rate)
+    assert checked.breakdown_s["optimizer"] == pytest.approx(update_s, rel=0.01)
     half = simulated(on_host("pipelined", 50, host_memory_bytes_per_s=rate))
     assert half.breakdown_s["optimizer"] == pytest.approx(owned() * 17 * 8 / 0.43e6, rel=0.01)
     assert any("host's CPU updates 50%" in each for each in half.assumptions)
@@ -70,6 +73,20 @@ def test_gradients_leave_behind_the_backward_pass_or_beside_it_as_they_are_reduc
         job = replace(job, recipe=replace(job.recipe, overlap_grad_reduce=overlaps))
         copies_s = owned(stage) * size / (COPY_EFFICIENCY * 1e6)
         assert simulated(job).breakdown_s["optimizer"] == pytest.approx(copies_s, rel=0.01)
+
+
+def test_gradients_leave_with_each_micro_batch() -> None:
+    """In fp32 alone, else in 16 bits there and back; ZeRO 3's in fp32 besides, once a step."""
+    slow = replace(make_job().gpu, c2c_bytes_per_s=1e6)
+    for stage, batch, size in ((2, 8, 4), (2, 64, 32), (3, 8, 8), (3, 64, 36)):
+        job = replace(on_host("serial", zero_stage=stage, host_memory_bytes_per_s=1e15), gpu=slow)
+        job = replace(job, training=replace(job.training, global_batch_size=batch))
+        prediction = simulated(job)
+        waits_s = prediction.breakdown_s["host"]
+        assert waits_s == pytest.approx(owned(stage) * size / (COPY_EFFICIENCY * 1e6), rel=0.01)
+        assert any(
+            "copies of gradients (pinned) to the host" in each for each in prediction.assumptions
+        )
 
 
 def test_states_leave_the_gpu_for_the_host() -> None:
