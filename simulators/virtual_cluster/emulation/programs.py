@@ -29,7 +29,7 @@ from trainscout.simulators.predictor.io.own_process import end_with_parent
 from .vendor import PACKAGES
 
 MASTER_PORT = "29500"
-_SETTINGS = "TRAINSCOUT_PROGRAMS"
+SETTINGS = "TRAINSCOUT_PROGRAMS"
 _STARTERS_OF_RANKS = ("srun", "mpirun", "mpiexec")
 STARTUP = str(Path(__file__).with_name("startup"))
 _BIN = str(Path(sys.executable).parent)
@@ -115,10 +115,14 @@ def run_main(words: Sequence[str]) -> None:
         sys.path.insert(0, str(Path(first).resolve().parent))
         runpy.run_path(first, run_name="__main__")
     else:
-        program = shutil.which(first) or os.path.abspath(first)
-        shell = () if os.access(program, os.X_OK) else ("bash",)
-        command = [*shell, program, *arguments]
-        sys.exit(subprocess.call(command, preexec_fn=end_with_parent))
+        sys.exit(start_program(words).wait())
+
+
+def start_program(words: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a program that is no Python code; it ends with this process."""
+    program = shutil.which(words[0]) or os.path.abspath(words[0])
+    shell = () if os.access(program, os.X_OK) else ("bash",)
+    return subprocess.Popen([*shell, program, *words[1:]], preexec_fn=end_with_parent)
 
 
 def set_environment(world_size: int, rank: int, local_world_size: int) -> None:
@@ -151,7 +155,7 @@ class Programs:
     def __init__(self, *, child: bool) -> None:
         self._child, self.claimed = child, False
         if child:
-            self.claim = Path(json.loads(os.environ[_SETTINGS])["claim"])
+            self.claim = Path(json.loads(os.environ[SETTINGS])["claim"])
         else:
             self.claim = Path(tempfile.gettempdir(), f"trainscout-trained-{uuid.uuid4().hex}")
 
@@ -165,12 +169,8 @@ class Programs:
             "local_rank": str(local_rank),
             "pid": None if self._child else os.getpid(),
         }
-        os.environ[_SETTINGS] = json.dumps(settings)
+        os.environ[SETTINGS] = json.dumps(settings)
         put_first("PATH", str(_starters()))
-
-    def forget(self) -> None:
-        """Let programs that the script starts be as they are."""
-        os.environ.pop(_SETTINGS, None)
 
     def have_trace(self, trained: bool) -> bool:
         """Whether the rank's trace is that of this process, which has ``trained``."""
@@ -208,7 +208,7 @@ class Programs:
 
 def trained_elsewhere() -> bool:
     """Whether a process of the script's has trained."""
-    settings = os.environ.get(_SETTINGS)
+    settings = os.environ.get(SETTINGS)
     return settings is not None and os.path.exists(json.loads(settings)["claim"])
 
 

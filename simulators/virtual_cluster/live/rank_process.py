@@ -38,7 +38,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
 )
 from trainscout.simulators.virtual_cluster.emulation.report import WAIT_S, swallowed, watch
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
-from trainscout.simulators.virtual_cluster.emulation.whole_command import find_training
+from trainscout.simulators.virtual_cluster.emulation.whole_command import run_training
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 
@@ -99,7 +99,6 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
         os.dup2(output.fileno(), descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     writer = _trace_writer(options, rank)
-    job = find_training(replace(options.job, rank=rank))
     clock = HostClock(options.cost, Launches())
     sink = LiveSink(
         connection,
@@ -112,21 +111,27 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     recorder = virtual.state.recorder
     virtual.state.values.send_by(_LivePost(sink))
     virtual.state.peers = Peers(sink, rank, options.ranks)
-    keep_time(RankTime(sink, recorder, options.cost.gap_factor))
-    watch(rank, recorder, WAIT_S, lambda: sink.waits)
-    code = run_steps(job, virtual.state)
-    for finding in swallowed(recorder, rank, code):
-        print(f"warning: {finding}", file=sys.stderr)
-    if code == OK and not recorder.finished_steps:
-        ran = f" in {job.script[0]}, the first program" if job.script != options.job.script else ""
-        print(f"warning: rank {rank} took no optimizer step{ran}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    virtual.close()
-    if writer is not None:
-        writer.close()
-    sink.finish(_figures(virtual.state, code), recorder.unknown_values())
-    return code
+
+    def run_script(job: RankOptions) -> int:
+        keep_time(RankTime(sink, recorder, options.cost.gap_factor))
+        watch(rank, recorder, WAIT_S, lambda: sink.waits)
+        return run_steps(job, virtual.state)
+
+    def end(job: RankOptions, code: int) -> int:
+        for finding in swallowed(recorder, rank, code):
+            print(f"warning: {finding}", file=sys.stderr)
+        if code == OK and not recorder.finished_steps:
+            ran = "" if job.script == options.job.script else f" in {job.script[0]}"
+            print(f"warning: rank {rank} took no optimizer step{ran}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        virtual.close()
+        if writer is not None:
+            writer.close()
+        sink.finish(_figures(virtual.state, code), recorder.unknown_values())
+        return code
+
+    return run_training(replace(options.job, rank=rank), recorder, run_script, end)
 
 
 def _trace_writer(options: LiveOptions, rank: int) -> TraceWriter | None:

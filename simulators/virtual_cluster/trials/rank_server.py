@@ -27,7 +27,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
 )
 from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank
-from trainscout.simulators.virtual_cluster.emulation.whole_command import find_training
+from trainscout.simulators.virtual_cluster.emulation.whole_command import run_training
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter
 
 MODULE = "trainscout.simulators.virtual_cluster.trials.rank_server"
@@ -72,13 +72,21 @@ def _run(request: RankRequest, virtual: VirtualRank) -> int:
         os.dup2(output, descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.update(request.environment)
-    random.seed(0)
-    options = find_training(request.rank)
-    if request.only_set_up:
-        return set_up(options, virtual)
-    code = run_rank(options, virtual, FileSink(TraceWriter(options.trace, options.header())))
-    virtual.close()
-    return code
+
+    def run(options: RankOptions) -> int:
+        random.seed(0)
+        if request.only_set_up:
+            # Of a program that prepared.
+            options.trace.unlink(missing_ok=True)
+            return set_up(options, virtual)
+        return run_rank(options, virtual, FileSink(TraceWriter(options.trace, options.header())))
+
+    def end(options: RankOptions, code: int) -> int:
+        if not request.only_set_up:
+            virtual.close()
+        return code
+
+    return run_training(request.rank, virtual.state.recorder, run, end)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,9 @@ def test_a_script_is_that_of_the_folder_one_stands_in(tune, tmp_path, monkeypatc
     other.mkdir()
     (other / "knobs.yaml").write_text(KNOBS)
     (other / "train.py").write_text(SCRIPT.replace("width * int", "4096 * int"))
-    (other / "train.sh").write_text('cd .. && cd other && python train.py "$@"')
+    (other / "prepare.py").write_text("import torch\n")
+    command = 'cd .. && cd other && python prepare.py && python train.py "$@"'
+    (other / "train.sh").write_text(command)
     found = []
     for folder, words in ((tmp_path, WORDS), (other, ["--", "bash", "train.sh", *WORDS[2:]])):
         monkeypatch.chdir(folder)

@@ -157,14 +157,27 @@ def test_the_timeline_shows_kernels_and_collectives_of_every_rank(ran, folder):
 
 
 def test_scheduling_and_what_starts_it_change_nothing(ran, folder):
+    (folder / "prepare.py").write_text(
+        "import os, pathlib, torch\npathlib.Path('ready' + os.environ['RANK']).touch()\n"
+    )
     (folder / "train.sh").write_text("""
 export WORLD=$(python -c "import torch; print(torch.cuda.device_count())")
+cd "$(dirname "$0")" && rm -f ready$RANK && python prepare.py && test -f ready$RANK || exit 9
 cd / && torchrun --nproc_per_node $WORLD "$@" && python "$@"
 """)
     before = ("srun", "-n", str(RANKS), "bash", str(folder / "train.sh"))
     again = live(folder, "--cores", "1", before=before)
     assert again.code == 0, again.errors
     assert again.lines == ran.lines
+
+
+def test_a_command_that_only_prepares_trains_nothing(folder):
+    (folder / "prepares.sh").write_text("python -c 'print(1)' && python $1")
+    (folder / "nothing.py").write_text("import torch\n")
+    script = ("live", "--world-size", "1", "--", "prepares.sh", "nothing.py")
+    done = run_python("-m", "trainscout", *script, cwd=folder, environment=environment())
+    assert done.returncode == 2, done.stderr
+    assert "prepares.sh: trains nothing" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("alone", ["", "evaluates"])
