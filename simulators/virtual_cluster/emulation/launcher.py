@@ -85,7 +85,7 @@ trainscout run --world-size 16 --rank 0 -- -m torchtitan.train ...
     add("--jobs", type=int, default=1, metavar="N", help="ranks run at the same time (default 1)")
     add("--no-check", action="store_true", help="accept traces that break an invariant")
     add("--strict", action="store_true", help="exit 4 for what may be wrong, not only for what is")
-    payloads = "keep small messages here, so that ranks run later receive what others sent"
+    payloads = "keep small tensors and objects here, which ranks run later receive as sent"
     add("--payloads", type=Path, metavar="DIR", help=payloads)
     add(
         "--profile",

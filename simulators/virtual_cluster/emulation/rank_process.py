@@ -264,9 +264,12 @@ def run_rank(options: RankOptions, virtual: VirtualRank, sink: Sink) -> int:
     if not options.host_times:
         virtual.state.recorder.shortest_gap_ns = math.inf
     if options.payloads is not None:
+        from .distributed.peers import Folder, Peers
         from .values import Payloads
 
-        virtual.state.values.send_by(Payloads(options.payloads, options.rank))
+        rank, folder = options.rank, options.payloads
+        virtual.state.values.send_by(Payloads(folder, rank))
+        virtual.state.peers = Peers(Folder(folder, rank), rank, (rank,), beside=False)
     return run_steps(options, virtual.state)
 
 

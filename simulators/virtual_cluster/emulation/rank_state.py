@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -80,3 +82,12 @@ class RankState:
 
     def __post_init__(self) -> None:
         self.peers = Peers(None, self.rank, (self.rank,))
+
+    @contextlib.contextmanager
+    def agreement(self) -> Iterator[None]:
+        """A time in which what other ranks send is what this rank holds."""
+        self.peers_agree = True
+        try:
+            yield
+        finally:
+            self.peers_agree = False

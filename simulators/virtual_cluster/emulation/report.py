@@ -48,14 +48,17 @@ def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
 
 def _of_what_was_not_received(error: BaseException, recorder: Recorder) -> str | None:
     """The line for a script that went on with a message of a rank that does not run: sizes that
-    pipeline stages tell each other."""
+    pipeline stages tell each other, or an object that it failed without."""
     if isinstance(error, ELSEWHERE) or type(error).__name__ == "OutOfMemoryError":
         return None
-    for (_, site), read in recorder.inventions.items():
-        if read.hint and "(recv " in read.hint:
-            what = read.hint.partition(": ")[2]
-            where = recorder.sites.text(site)
-            return f"gap of the emulator: a message at {where} {what}, or {_RUN_TOGETHER}"
+    no_object = isinstance(error, TypeError | AttributeError) and "NoneType" in str(error)
+    for (asked, site), read in recorder.inventions.items():
+        hint, value = read.hint or "", read.value
+        lost = no_object and isinstance(value, list) and any(each is None for each in value)
+        if "(recv " in hint or (lost and hint.startswith(f"{asked}: ")):
+            what = "a message" if "(recv " in hint else f"what {asked} gives"
+            where, why = recorder.sites.text(site), hint.partition(": ")[2]
+            return f"gap of the emulator: {what} at {where} {why}, or {_RUN_TOGETHER}"
     return None
 
 

@@ -253,11 +253,8 @@ def _patch_reducer(state: RankState) -> None:
     rebuild = dist.Reducer._rebuild_buckets
 
     def rebuild_buckets(self: Any) -> bool:
-        state.peers_agree = True
-        try:
+        with state.agreement():
             return bool(rebuild(self))
-        finally:
-            state.peers_agree = False
 
     log = dist.Logger.set_construction_data_and_log
 

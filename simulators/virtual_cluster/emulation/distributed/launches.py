@@ -169,7 +169,8 @@ class Launches:
 
     def meet(self) -> None:
         """Between hosts, every member that runs arrives before any goes on."""
-        self._state.peers.round(f"barrier {self._name}", None, self._ranks, self._ranks)
+        if self._state.peers.run:
+            self._state.peers.round(f"barrier {self._name}", None, self._ranks, self._ranks)
 
     def _between_hosts(
         self, kind: str, inputs: Tensors, outputs: Tensors, root: int | None, reduction: str

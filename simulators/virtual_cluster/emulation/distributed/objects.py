@@ -6,6 +6,7 @@ rank holds; what only they know is listed among the invented values.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -145,7 +146,7 @@ class ObjectCollectives:
                 "recv_object_list",
                 f"from rank {source}",
                 "is what only a rank knows that does not run here",
-                "trainscout live, where ranks run together",
+                "trainscout live, where ranks run together, or that one first with --payloads",
             )
         object_list[:] = value
         return source
@@ -167,6 +168,16 @@ def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
         for act, sharing in (("Save", "apply_saving"), ("Load", "apply_loading")):
             wrapper = getattr(module, f"FullyParallel{act}StrategyWrapper")
             _only_beside_others(wrapper, f"{sharing}_parallelization", state)
+
+    def written(module: Any) -> None:
+        finish = module.save_state_dict_async_finalize
+
+        def save_state_dict_async_finalize(*args: Any, **kwargs: Any) -> None:
+            # Whether all wrote their parts: the rank that plans for itself knows of its own.
+            with contextlib.nullcontext() if state.peers.run else state.agreement():
+                finish(*args, **kwargs)
+
+        module.save_state_dict_async_finalize = save_state_dict_async_finalize
 
     def shards(name: str, partition: str, group: str, kept: str) -> Callable[[Any], None]:
         """Of an optimizer that is spread over ranks, the states that one of them collects."""
@@ -201,6 +212,7 @@ def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
         ),
         "fairscale.optim.oss": shards("OSS", "partition_parameters", "group", "_all_states"),
         "megatron.core.dist_checkpointing.strategies.fully_parallel": whole,
+        "megatron.core.dist_checkpointing.strategies.state_dict_saver": written,
     }
 
 

@@ -1,4 +1,5 @@
-"""Ranks that run beside this one: what they hand each other, objects and tensors, as text."""
+"""Ranks that run beside this one, or ran before: what they hand each other, objects and tensors,
+as text."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
+
+from trainscout.simulators.predictor.question.errors import InputError
 
 # More than any list of names, shapes or settings; models do not travel.
 MOST_BYTES = 16 * 2**20
@@ -28,23 +32,56 @@ class Board(Protocol):
         """What each of ``ranks`` left under its key, once it has; None of one not run."""
 
 
-ABSENT = "comes from a rank that did not run here; what was there is kept"
+ABSENT = (
+    "comes from a rank that did not run here: trace that one first, both with --payloads DIR; "
+    "what was there is kept"
+)
+
+
+class Folder:
+    """A board of ranks that are traced one after the other: ``DIR/objects-<rank>.jsonl`` of each.
+
+    Objects are pickled: only for folders of one's own.
+    """
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        own = directory / f"objects-{rank:05d}.jsonl"
+        self._found: dict[str, str] = {}
+        for path in sorted(directory.glob("objects-*.jsonl")):
+            if path != own:
+                try:
+                    self._found.update(map(json.loads, path.read_text().splitlines()))
+                except (ValueError, TypeError) as error:
+                    raise InputError("payloads", path, f"holds no objects: {error}") from error
+        self._file = own.open("w", encoding="utf-8")
+
+    def publish(self, key: str, text: str) -> None:
+        """Write it down at once: the rank may fail later."""
+        self._file.write(json.dumps([key, text]) + "\n")
+        self._file.flush()
+
+    def collect(self, keys: Sequence[str], ranks: Sequence[int]) -> list[str | None]:
+        """What ranks that were traced before have left; None of others."""
+        return [self._found.get(key) for key in keys]
 
 
 class Peers:
-    """Rounds of objects between the ``ranks`` that run, numbered alike on all of them; without a
-    board, ``rank`` runs alone."""
+    """Rounds of objects between ranks, numbered alike on all of them; without a board, ``rank``
+    runs alone, ``beside`` no others if they have been traced before."""
 
-    def __init__(self, board: Board | None, rank: int, ranks: Sequence[int]) -> None:
+    def __init__(
+        self, board: Board | None, rank: int, ranks: Sequence[int], *, beside: bool = True
+    ) -> None:
         self.ranks = ranks
+        self._beside = beside
         self._board = board
         self._rank = rank
         self._rounds: Counter[str] = Counter()
 
     @property
     def run(self) -> bool:
-        """Whether there are any."""
-        return self._board is not None
+        """Whether there are any beside this one."""
+        return self._beside and self._board is not None
 
     def round(
         self, name: str, own: Any, giving: Sequence[int], taking: Sequence[int]
