@@ -49,6 +49,9 @@ _GENERATING = (*_PENALISED, "ppo", "online_dpo", "xpo", "nash_md", "gspo", "dapo
 _REFERRED, _ALONE, _VALUED = ("dpo", "ipo"), ("orpo", "cpo", "simpo"), ("rm", "reward")
 _OTHER_STAGES = ("dpo", "gkd", "kto", "orpo", "cpo", "bco", "prm", "reward")
 _NODE = 8
+# Of one meaning: Transformers 5.24 takes the first for the second.
+_CHECKPOINTING = ("--gradient_checkpointing", "--activation_checkpointing")
+_CHECKPOINTING_KWARGS = tuple(f"{name}_kwargs" for name in _CHECKPOINTING)
 # Switches of all of Liger's kernels; of axolotl's plugin for some (integrations/liger/args.py), of
 # which those of layers act together; and of losses whose logits are never whole.
 _LIGER = ("--use_liger_kernel", "--use_liger", "--enable_liger_kernel")
@@ -119,8 +122,8 @@ class HuggingFaceReader:
         if micro_batch is None:
             micro_batch = 1 if self.software == "deepspeed" and self._tool is None else 8
             self.options.note(f"no {_BATCH}: {micro_batch}, its default")
-        switches = ("gradient_checkpointing", "fsdp_activation_checkpointing")
-        asked, sharded = (self.options.on(f"--{name}") for name in switches)
+        asked = self._any(*_CHECKPOINTING)
+        sharded = self.options.on("--fsdp_activation_checkpointing")
         disabled = self.options.on("--disable_gradient_checkpointing")
         recompute = (asked and not disabled) or sharded
         return Recipe(
@@ -128,6 +131,7 @@ class HuggingFaceReader:
             cp=self._cp,
             micro_batch=micro_batch,
             recompute="full" if recompute else "none",
+            recompute_layers=self._checkpointed(model) if asked and not sharded else None,
             offloaded_layers=self._offloaded(model) if recompute else 0,
             **self._sharding(world),
             **read_environment(self.environment, self.options),
@@ -217,13 +221,22 @@ class HuggingFaceReader:
         if self.software != "huggingface":
             self.options.assume("inputs of layers on the host", "they are on the GPU")
             return 0
-        return model.num_layers
+        return self._checkpointed(model) or model.num_layers
 
     def _checkpoints(self, switch: str) -> bool:
-        name = "--gradient_checkpointing_kwargs"
-        table = " ".join(self.options.texts(name) or []).lower()
-        stated = self.options.on(f"{name}.{switch}")
-        return bool(stated) or re.search(rf"\b{switch}\W+true", table) is not None
+        stated = self._any(*(f"{name}.{switch}" for name in _CHECKPOINTING_KWARGS))
+        return stated or self._of_checkpoints(switch, "true") is not None
+
+    def _of_checkpoints(self, key: str, value: str) -> re.Match[str] | None:
+        tables = (" ".join(self.options.texts(name) or []) for name in _CHECKPOINTING_KWARGS)
+        return re.search(rf"\b{key}\W+({value})", " ".join(tables).lower())
+
+    def _checkpointed(self, model: Model) -> int | None:
+        """How many layers are, where not all: ``every_n_layers`` begins with the first."""
+        name, found = "every_n_layers", self._of_checkpoints("every_n_layers", r"\d+")
+        every = self.options.first_whole(*(f"{each}.{name}" for each in _CHECKPOINTING_KWARGS))
+        every = every or (int(found[1]) if found else 1)
+        return None if every <= 1 else -(-model.num_layers // every)
 
     def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:
         """The training; ``replicas`` is the data-parallel size."""

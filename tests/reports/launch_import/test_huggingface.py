@@ -25,6 +25,7 @@ deepspeed --num_gpus 8 --num_nodes 2 finetune.py --deepspeed configs/ds.json --b
 """
 
 REENTRANT = "--gradient_checkpointing_kwargs"
+RENAMED = "--activation_checkpointing_kwargs"
 
 
 def test_a_script_with_the_json_that_it_names(tmp_path):
@@ -163,6 +164,8 @@ def test_trainers_first_fsdp_prefetches_nothing_unless_told(tmp_path, arguments,
         (f"--gradient_checkpointing {REENTRANT} '{{\"use_reentrant\": true}}'", True),
         (f"--gradient_checkpointing {REENTRANT} '{{\"use_reentrant\": false}}'", False),
         (f"{REENTRANT}.use_reentrant=True", False),
+        (f"--activation_checkpointing {RENAMED}.use_reentrant=True", True),
+        (f"--activation_checkpointing {RENAMED} '{{\"use_reentrant\": true}}'", True),
         (f"--fsdp_activation_checkpointing {REENTRANT}.use_reentrant=1", False),
         ("--cutoff_len 512", True),  # LLaMA-Factory's default
         ("--cutoff_len 512 --use_reentrant_gc false", False),
@@ -181,6 +184,7 @@ def test_checkpoints_that_reenter_run_and_gather_whole_layers_again(tmp_path, ar
     ("arguments", "layers"),
     [
         (f"--gradient_checkpointing {REENTRANT}.offload=True", 8),
+        (f"--activation_checkpointing {RENAMED}.offload=True", 8),
         (f"--gradient_checkpointing {REENTRANT} '{{\"offload\": true}}'", 8),
         (f"--gradient_checkpointing {REENTRANT} '{{\"offload\": false}}'", 0),
         (f"{REENTRANT}.offload=True", 0),
@@ -195,6 +199,22 @@ def test_inputs_of_checkpointed_layers_wait_on_the_host(tmp_path, arguments, lay
     said = map(str, imported.reading.not_modelled)
     told = any("inputs of layers on the host" in each for each in said)
     assert told is ("deepspeed" in arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "layers"),
+    [
+        (f"{RENAMED}.every_n_layers=3", 3),
+        (f'{RENAMED} \'{{"every_n_layers": 2, "offload": true}}\'', 4),
+        (f"{RENAMED} '{{\"every_n_layers\": 1}}'", None),
+    ],
+)
+def test_every_nth_layer_is_checkpointed_from_the_first_on(tmp_path, arguments, layers):
+    script = "torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1"
+    imported = read_written(tmp_path, f"{script} --activation_checkpointing {arguments}")
+    assert (imported.recipe.recompute, imported.recipe.recompute_layers) == ("full", layers)
+    assert imported.recipe.offloaded_layers == (4 if "offload" in arguments else 0)
+    assert not imported.reading.unknown
 
 
 @pytest.mark.parametrize("said", [{"dp_shard_size": 2}, {}])
