@@ -23,15 +23,18 @@ class DistributedOptimizer:
     on them, so this rule fires only where even a free optimizer and free data-parallel
     communication, on the stage with most parameters, would leave the recipe outside the best
     ones. With ``overlap_grad_reduce`` the traffic also slows the kernels beside it, which that
-    bound does not see, so overlapped recipes are simulated.
+    bound does not see, so overlapped recipes are simulated. So are PyTorch's, whose DDP copies
+    gradients into buckets of its own, and DeepSpeed's, whose sharding needs more memory.
     """
 
     name = "distributed_optimizer"
     premise = "sharding shortens nothing but the optimizer and exposed data-parallel traffic"
 
     def check(self, job: Job, history: History) -> Verdict | None:
-        recipe = job.recipe
+        recipe, framework = job.recipe, job.framework
         if recipe.zero_stage != 1 or recipe.overlap_grad_reduce:
+            return None
+        if framework.torch_wrappers or framework.flattens_gradients:
             return None
         known = history.find(replace(recipe, zero_stage=0, overlap_param_gather=False))
         if known is None or known.prediction is None or known.time_like is None or not known.fits:
