@@ -287,8 +287,7 @@ class MegatronReader:
         precision-aware one does by default (Megatron-Core's ``store_param_remainders``)."""
         words = self.options
         others = any(words.has(name) for name in ("--fp16", "--optimizer-cpu-offload"))
-        whole = self._moments() == ["fp32", "fp32"]
-        return words.has("--use-precision-aware-optimizer") and whole and not others
+        return words.has("--use-precision-aware-optimizer") and not others
 
     def _quantised_parameters(self) -> dict[str, Any]:
         """Whether parameters have the type they are multiplied in."""

@@ -74,6 +74,11 @@ def test_without_a_global_batch_each_replica_takes_one_micro_batch():
     [
         ("--bf16 --use-distributed-optimizer", None),
         ("--bf16 --use-distributed-optimizer --use-precision-aware-optimizer", "remainders"),
+        (
+            "--bf16 --use-distributed-optimizer --use-precision-aware-optimizer "
+            "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+            "remainders",
+        ),
         ("--fp16 --use-distributed-optimizer --use-precision-aware-optimizer", None),
     ],
 )
