@@ -17,6 +17,7 @@ from .values.defaults import FOLLOWED_ELEMENTS, PASSES
 aten = torch.ops.aten
 # Copies of at most so many elements become real tensors: what scripts branch on is small.
 LARGEST_REAL_COPY = 64
+_ENDED = f"{{}}: a loop waits for it and is taken to end after {PASSES} passes"
 _WORST = ("invented", "expected", "exact")
 
 
@@ -34,22 +35,25 @@ class DeviceCopies:
         readings = [self._state.values.read(tensor, operation) for tensor in args[:2]]
         same = getattr(torch, operation)(*(each.value for each in readings), *args[2:])
         worst = min(readings, key=lambda reading: _WORST.index(reading.grade))
-        self._note(operation, same, worst.grade, worst.hint)
+        hint = worst.hint
+        if not same and worst.grade == "invented" and self._ends_loop():
+            same, hint = True, _ENDED.format(operation)
+        self._note(operation, same, worst.grade, hint)
         return same
 
     def value(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
         """A tensor's contents as the host sees them, after waiting for the device."""
         reading = self._state.values.read(tensor, operation)
-        value, hint, recorder = reading.value, reading.hint, self._state.recorder
-        if reading.follows and value.numel() == 1:
-            place = recorder.sites.text(recorder.sites.current())
-            if self._loops.ends(place, recorder.place()):
-                value = ~value if value.dtype is torch.bool else torch.zeros_like(value)
-                hint = (
-                    f"{operation}: a loop waits for it and is taken to end after {PASSES} passes"
-                )
+        value, hint = reading.value, reading.hint
+        if reading.follows and value.numel() == 1 and self._ends_loop():
+            value = ~value if value.dtype is torch.bool else torch.zeros_like(value)
+            hint = _ENDED.format(operation)
         self._note(operation, _scalars(value), reading.grade, hint)
         return value
+
+    def _ends_loop(self) -> bool:
+        recorder = self._state.recorder
+        return self._loops.ends(recorder.sites.innermost(2), recorder.place())
 
     def note_size(self, func: Any, reading: Any, result: Any) -> None:
         """The size of a result depended on values: the host waited to learn it."""

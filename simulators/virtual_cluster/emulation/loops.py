@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from .values.defaults import PASSES
 
 _LARGER = ast.Lt | ast.LtE | ast.Gt | ast.GtE
+_ALIKE = ("equal", "allclose")
 
 
 class Loops:
@@ -19,49 +21,80 @@ class Loops:
     """
 
     def __init__(self) -> None:
-        self._passes: dict[str, tuple[object, int]] = {}
+        self._passes: dict[tuple[tuple[str, int], ...], tuple[object, int]] = {}
 
-    def ends(self, place: str, training: object) -> bool:
-        """Whether what is read at ``place`` (``file:line``) is to end its loop now, because it has
-        been read often enough where training stood at ``training``."""
-        file, _, line = place.rpartition(":")
-        if not line.isdigit() or int(line) not in _waits(file):
+    def ends(self, places: Sequence[tuple[str, int]], training: object) -> bool:
+        """Whether what is read at the first of ``places``, files and lines, is to end its loop
+        now, because it has been read often enough where training stood at ``training``. The loop
+        may be that of the second, the caller's, which asks a function how large a number is."""
+        if not places:
             return False
-        before, passes = self._passes.pop(place, (training, 0))
+        (file, line), *callers = places
+        lines = _lines(file)
+        if line in lines.waits:
+            callers = []
+        elif line not in lines.tells or not any(at in _lines(own).asks for own, at in callers):
+            return False
+        key = ((file, line), *callers)
+        before, passes = self._passes.pop(key, (training, 0))
         passes = passes + 1 if before == training else 1
         if passes == PASSES:
             return True
-        self._passes[place] = training, passes
+        self._passes[key] = training, passes
         return False
 
 
+class _Lines(NamedTuple):
+    """Lines of a file where a ``while`` loop learns how large a number is, or asks a function;
+    where a function learns it for what it returns."""
+
+    waits: frozenset[int]
+    asks: frozenset[int]
+    tells: frozenset[int]
+
+
 @functools.cache
-def _waits(file: str) -> frozenset[int]:
-    """The lines of a file where a ``while`` loop learns whether it goes on or is left."""
+def _lines(file: str) -> _Lines:
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        nodes = list(ast.walk(ast.parse("".join(linecache.getlines(file)))))
     except SyntaxError:
-        return frozenset()
-    loops = (each for each in ast.walk(tree) if isinstance(each, ast.While))
-    asked = (each for loop in loops for each in _asked(loop))
+        nodes = []
+    waits, asks, tells = [], [], []
+    for each in nodes:
+        if isinstance(each, ast.While):
+            left = [one for one in each.body if isinstance(one, ast.If)]
+            tests = [each.test, *(one.test for one in left if isinstance(one.body[-1], ast.Break))]
+            waits += [made for test in tests for made in _asked(test, each.body)]
+            asks += tests
+        elif isinstance(each, ast.FunctionDef):
+            returned = [one.value for one in ast.walk(each) if isinstance(one, ast.Return)]
+            tells += [made for one in returned if one for made in _asked(one, each.body)]
+    return _Lines(_numbers(waits), _numbers(asks), _numbers(tells))
+
+
+def _numbers(expressions: list[ast.expr]) -> frozenset[int]:
     return frozenset(
-        line for each in asked for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)
+        line
+        for each in expressions
+        for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)
     )
 
 
-def _asked(loop: ast.While) -> Iterator[ast.expr]:
-    """What is asked where the loop goes on or is left, and what its body assigns to names there,
-    as far as it is how large numbers are. Whether they are finite is another question: they are.
-    """
-    branches = [each for each in loop.body if isinstance(each, ast.If)]
-    assigned = [each for each in loop.body if isinstance(each, ast.Assign)]
-    leaves = [each.test for each in branches if isinstance(each.body[-1], ast.Break)]
-    for test in (loop.test, *leaves):
-        names = _names([test])
-        values = [each.value for each in assigned if not names.isdisjoint(_names(each.targets))]
-        asked = [test, *values]
-        if any(isinstance(each, _LARGER) for one in asked for each in ast.walk(one)):
-            yield from asked
+def _asked(test: ast.expr, body: list[ast.stmt]) -> Iterator[ast.expr]:
+    """What is asked, and what ``body`` assigns to names there, as far as it is how large numbers
+    are. Whether they are finite is another question: they are."""
+    names = _names([test])
+    assigned = [each for each in body if isinstance(each, ast.Assign)]
+    values = [each.value for each in assigned if not names.isdisjoint(_names(each.targets))]
+    asked = [test, *values]
+    if any(_compares(each) for one in asked for each in ast.walk(one)):
+        yield from asked
+
+
+def _compares(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute) and node.func.attr in _ALIKE
+    return isinstance(node, _LARGER)
 
 
 def _names(expressions: list[ast.expr]) -> set[str]:

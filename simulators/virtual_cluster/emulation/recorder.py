@@ -12,7 +12,7 @@ from pathlib import Path
 
 # Live mode replaces the clocks of ``time``; this one stays real.
 from time import thread_time_ns as _thread_time_ns
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from trainscout.simulators.virtual_cluster.traces import events
@@ -59,6 +59,17 @@ class Sites:
                 return number
             frame = frame.f_back  # type: ignore[assignment]
         return None
+
+    def innermost(self, most: int) -> list[tuple[str, int]]:
+        """Files and lines now executing outside torch and the emulator."""
+        frame: FrameType | None = sys._getframe(1)
+        found: list[tuple[str, int]] = []
+        while frame is not None and len(found) < most:
+            file = frame.f_code.co_filename
+            if not file.startswith(self._skipped):
+                found.append((file, frame.f_lineno))
+            frame = frame.f_back
+        return found
 
     def text(self, number: int | None) -> str:
         """A place as ``file:line``."""
