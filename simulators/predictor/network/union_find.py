@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from numba import njit
+from trainscout.simulators.predictor.network.compiled import compiled
 
 
-@njit(cache=True)
+@compiled
 def root_of(group, link):  # type: ignore[no-untyped-def]
     """The link that leads ``link``'s component; halves the way there for the next time.
 
@@ -17,7 +17,7 @@ def root_of(group, link):  # type: ignore[no-untyped-def]
     return link
 
 
-@njit(cache=True)
+@compiled
 def join_links(flows, paths, group):  # type: ignore[no-untyped-def]
     """Lead every link that these ``flows`` cross to that of its component: flows are joined by
     links that they share, and the lowest link leads, so that a component has one name.

@@ -79,7 +79,7 @@ class Loop:
             # Numba looks names up where a function says: there, what it calls is compiled.
             own = FunctionType(function.__code__, names, function.__name__)
             own.__module__, own.__qualname__ = function.__module__, function.__qualname__
-            names[function.__name__] = njit(cache=True)(own)
+            names[function.__name__] = njit(cache=True, no_cfunc_wrapper=True)(own)
         compiled: Callable[..., Any] = names[self._written.__name__]
         return compiled
 

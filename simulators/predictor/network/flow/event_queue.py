@@ -6,15 +6,14 @@ time.
 
 from __future__ import annotations
 
-from numba import njit
-
 from trainscout.simulators.predictor.network import indexed_heap
+from trainscout.simulators.predictor.network.compiled import compiled
 
-sift_up = njit(cache=True)(indexed_heap.sift_up)
-sift_down = njit(cache=True)(indexed_heap.sift_down)
+sift_up = compiled(indexed_heap.sift_up)
+sift_down = compiled(indexed_heap.sift_down)
 
 
-@njit(cache=True)
+@compiled
 def put(heap, place, event, size, flow):  # type: ignore[no-untyped-def]
     """Enter ``flow``, or move it after its event changed. Returns the new size."""
     at = place[flow]
@@ -27,7 +26,7 @@ def put(heap, place, event, size, flow):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True)
+@compiled
 def remove(heap, place, event, size, flow):  # type: ignore[no-untyped-def]
     """Take ``flow`` out if it is in. Returns the new size."""
     at = place[flow]
@@ -43,7 +42,7 @@ def remove(heap, place, event, size, flow):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True)
+@compiled
 def put_all(heap, place, event, size, flows, times, count):  # type: ignore[no-untyped-def]
     """Enter or move ``flows[:count]`` to ``times[:count]``. Returns the new size.
 

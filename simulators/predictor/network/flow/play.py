@@ -8,7 +8,8 @@ whose rate is the same to the last bit keeps its piece of history and its finish
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from trainscout.simulators.predictor.network.compiled import compiled
 
 from . import engine_arrays as t
 from .event_queue import put_all, remove
@@ -17,7 +18,7 @@ from .water_filling import attach, detach, fill
 REACHED, NO_SPACE, CLOCK_ENDED = range(3)
 
 
-@njit(cache=True)
+@compiled
 def finish_time(time, left, rate):  # type: ignore[no-untyped-def]
     """When ``left`` bytes are sent at ``rate``, in femtoseconds."""
     duration = left / rate * t.FEMTOSECONDS
@@ -26,7 +27,7 @@ def finish_time(time, left, rate):  # type: ignore[no-untyped-def]
     return time + np.int64(np.rint(duration))
 
 
-@njit(cache=True)
+@compiled
 def note(flow, logged, log, counters):  # type: ignore[no-untyped-def]
     """Remember that a flow's completion may have changed."""
     if logged[flow] == 0:
@@ -35,7 +36,7 @@ def note(flow, logged, log, counters):  # type: ignore[no-untyped-def]
         counters[t.LOGGED] += 1
 
 
-@njit(cache=True)
+@compiled
 def admit(first, last, flows, counters):  # type: ignore[no-untyped-def]
     """Give the flows ``first..last - 1`` their starting events."""
     for at in range(last - first):
@@ -47,7 +48,7 @@ def admit(first, last, flows, counters):  # type: ignore[no-untyped-def]
     counters[t.IN_HEAP] = put_all(heap, place, event, size, flows.members, flows.moments, count)
 
 
-@njit(cache=True)
+@compiled
 def _find_component(touched, sweep, flows, links):  # type: ignore[no-untyped-def]
     """Extend the first ``touched`` links in ``links.touched`` to all that flows connect them to.
 
@@ -79,7 +80,7 @@ def _find_component(touched, sweep, flows, links):  # type: ignore[no-untyped-de
     return touched, found
 
 
-@njit(cache=True)
+@compiled
 def _apply_rates(now, found, flows, past, counters):  # type: ignore[no-untyped-def]
     """New pieces of history and finishing times for members whose rate changed."""
     members, rate, segment, size = flows.members, flows.rate, flows.segment, flows.bytes
@@ -122,7 +123,7 @@ def _apply_rates(now, found, flows, past, counters):  # type: ignore[no-untyped-
     )
 
 
-@njit(cache=True)
+@compiled
 def play(until, to_drained, flows, links, past, counters):  # type: ignore[no-untyped-def]
     """Take events up to and including ``until``, or ``to_drained`` until any flow has drained.
 

@@ -10,8 +10,8 @@ are there (``water_filling``).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from trainscout.simulators.predictor.network.compiled import compiled
 from trainscout.simulators.predictor.network.union_find import join_links
 
 from . import engine_arrays as t
@@ -20,7 +20,7 @@ from .play import finish_time, note
 from .water_filling import attach, detach
 
 
-@njit(cache=True)
+@compiled
 def _forget_pieces(flow, time, flows, past, counters):  # type: ignore[no-untyped-def]
     """Free the pieces of a flow's history from ``time`` on. Returns the newest that is left."""
     piece = flows.segment[flow]
@@ -34,7 +34,7 @@ def _forget_pieces(flow, time, flows, past, counters):  # type: ignore[no-untype
     return piece
 
 
-@njit(cache=True)
+@compiled
 def _undo(flow, time, flows, links, past, counters):  # type: ignore[no-untyped-def]
     """Put one flow back to just before ``time``."""
     was = flows.state[flow]
@@ -62,7 +62,7 @@ def _undo(flow, time, flows, links, past, counters):  # type: ignore[no-untyped-
     counters[t.IN_HEAP] = put(flows.heap, flows.place, flows.event, counters[t.IN_HEAP], flow)
 
 
-@njit(cache=True)
+@compiled
 def roll_back(late, times, count, flows, links, past, counters):  # type: ignore[no-untyped-def]
     """Undo from ``times[k]`` on what flow ``late[k]`` may influence; times ascending.
 
@@ -89,7 +89,7 @@ def roll_back(late, times, count, flows, links, past, counters):  # type: ignore
                 _undo(flow, time, flows, links, past, counters)
 
 
-@njit(cache=True)
+@compiled
 def trim(time, count, flows, past, counters):  # type: ignore[no-untyped-def]
     """Free history that no return to ``time`` or later needs. Returns how many flows need none.
 
@@ -119,7 +119,7 @@ def trim(time, count, flows, past, counters):  # type: ignore[no-untyped-def]
     return ended
 
 
-@njit(cache=True)
+@compiled
 def rebuild_lists(count, flows, links, counters):  # type: ignore[no-untyped-def]
     """Lists of flows on links and the event queue, after slots were renumbered."""
     hops = flows.paths.shape[1]

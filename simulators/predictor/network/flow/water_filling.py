@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from trainscout.simulators.predictor.network.compiled import compiled
 from trainscout.simulators.predictor.network.topology.routing import check_routes
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -91,7 +91,7 @@ def max_min_rates(routes: ArrayLike, rate_bytes_per_s: ArrayLike) -> Floats:
     return rates
 
 
-@njit(cache=True)
+@compiled
 def _solve(paths, table, following, preceding, rates, seen):  # type: ignore[no-untyped-def]
     flows, hops = paths.shape
     links = len(table.rate)
@@ -102,7 +102,7 @@ def _solve(paths, table, following, preceding, rates, seen):  # type: ignore[no-
     fill(flows, links, np.int64(1), paths, hops, table, following, rates, seen)
 
 
-@njit(cache=True)
+@compiled
 def attach(flow, paths, hops, head, occupancy, following, preceding):  # type: ignore[no-untyped-def]
     """Put a flow on the lists of its links."""
     for hop in range(hops):
@@ -119,7 +119,7 @@ def attach(flow, paths, hops, head, occupancy, following, preceding):  # type: i
         occupancy[link] += 1
 
 
-@njit(cache=True)
+@compiled
 def detach(flow, paths, hops, head, occupancy, following, preceding):  # type: ignore[no-untyped-def]
     """Take a flow off the lists of its links."""
     for hop in range(hops):
@@ -137,7 +137,7 @@ def detach(flow, paths, hops, head, occupancy, following, preceding):  # type: i
         occupancy[link] -= 1
 
 
-@njit(cache=True)
+@compiled
 def _sink(heap, at, size, share):  # type: ignore[no-untyped-def]
     link = heap[at]
     key = share[link]
@@ -158,7 +158,7 @@ def _sink(heap, at, size, share):  # type: ignore[no-untyped-def]
     heap[at] = link
 
 
-@njit(cache=True)
+@compiled
 def _limits(link, flow, paths, hops, rate, occupancy):  # type: ignore[no-untyped-def]
     """Whether a link that only ``flow`` is on can be its bottleneck, given the rest of its way.
 
@@ -175,7 +175,7 @@ def _limits(link, flow, paths, hops, rate, occupancy):  # type: ignore[no-untype
     return True
 
 
-@njit(cache=True)
+@compiled
 def fill(flows, links, sweep, paths, hops, table, following, rates, fixed):  # type: ignore[no-untyped-def]
     """Rates of the ``flows`` flows on the ``links`` links in ``table.touched``, into ``rates``.
 

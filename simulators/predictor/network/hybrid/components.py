@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from trainscout.simulators.predictor.network.compiled import compiled
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
 from trainscout.simulators.predictor.network.packet.sending import longest_train
 
@@ -14,7 +13,7 @@ STEADY, SWINGING, UNSTEADY = range(3)
 _MOST_CHANGES = 2
 
 
-@njit(cache=True)
+@compiled
 def live_flows(first, used, flows, paths, ports, found):  # type: ignore[no-untyped-def]
     """Numbers of the flows that send or are on their way, not parked, into ``found``.
 
@@ -36,7 +35,7 @@ def live_flows(first, used, flows, paths, ports, found):  # type: ignore[no-unty
     return count, unfinished
 
 
-@njit(cache=True)
+@compiled
 def sample(  # type: ignore[no-untyped-def]
     live, flows, paths, ports, group, members, label, changes, seen, delivered, depths, paused, at,
     now,
@@ -70,7 +69,7 @@ def sample(  # type: ignore[no-untyped-def]
                 paused[port, at] += now - ports[port, t.PAUSED_SINCE]
 
 
-@njit(cache=True)
+@compiled
 def couple(  # type: ignore[no-untyped-def]
     live, at, changes, paused, packet, train, scratch, least, flows, paths, group
 ):
@@ -110,7 +109,7 @@ def couple(  # type: ignore[no-untyped-def]
     return changed
 
 
-@njit(cache=True)
+@compiled
 def measure(  # type: ignore[no-untyped-def]
     live, at, seen, delivered, samples, tolerance, swing, slack, speed, state, paths, group
 ):
@@ -143,7 +142,7 @@ def measure(  # type: ignore[no-untyped-def]
         state[leader] = max(state[leader], SWINGING if stays and speed[flow] > 0 else UNSTEADY)
 
 
-@njit(cache=True)
+@compiled
 def judge(  # type: ignore[no-untyped-def]
     live, at, speed, depths, queue_bytes, paused, carried, per_sample, sample, samples, wire, used,
     pauses, state, flows, paths, group,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
+from trainscout.simulators.predictor.network.compiled import compiled
 from trainscout.simulators.predictor.network.flow.water_filling import max_min_rates
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
@@ -353,7 +353,7 @@ class Parked:
     events: Ints
 
 
-@njit(cache=True)
+@compiled
 def shift(by, own_ports, own_flows, ports, flows, packets):  # type: ignore[no-untyped-def]
     """Move every time that a component still looks at."""
     for port in own_ports:

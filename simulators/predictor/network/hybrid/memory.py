@@ -7,8 +7,8 @@ import hashlib
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numba import njit
 
+from trainscout.simulators.predictor.network.compiled import compiled
 from trainscout.simulators.predictor.network.packet.engine_arrays import Floats, Ints
 from trainscout.simulators.predictor.network.union_find import root_of
 
@@ -118,7 +118,7 @@ def key_of(*tables: Ints | Floats) -> bytes:
     return digest.digest()
 
 
-@njit(cache=True)
+@compiled
 def joined(paths, ties, group):  # type: ignore[no-untyped-def]
     """The first of the flows that each can influence, by ports or by ties: shape (flows,).
 
@@ -146,14 +146,14 @@ def joined(paths, ties, group):  # type: ignore[no-untyped-def]
     return label
 
 
-@njit(cache=True)
+@compiled
 def _unite(label, one, other):  # type: ignore[no-untyped-def]
     """The lower flow leads."""
     one, other = root_of(label, one), root_of(label, other)
     label[max(one, other)] = min(one, other)
 
 
-@njit(cache=True)
+@compiled
 def spans(places, begins, ends, first, last):  # type: ignore[no-untyped-def]
     """When the first flow over each port begins, and when the last is over.
 

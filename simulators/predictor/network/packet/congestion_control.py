@@ -8,12 +8,12 @@ on packets.
 
 from __future__ import annotations
 
-from numba import njit
+from trainscout.simulators.predictor.network.compiled import compiled
 
 from . import engine_arrays as t
 
 
-@njit(cache=True)
+@compiled
 def catch_up(flow, now, flows, rates, whole, part):  # type: ignore[no-untyped-def]
     """Let alpha decay and the rate rise as often as their timers rang since the last time."""
     rang = (now - flows[flow, t.ALPHA_AT]) // whole[t.ALPHA_GAP]
@@ -35,7 +35,7 @@ def catch_up(flow, now, flows, rates, whole, part):  # type: ignore[no-untyped-d
         rates[flow, t.RATE] = line if risen > 0.999999 * line else risen
 
 
-@njit(cache=True)
+@compiled
 def notified(flow, time, flows, rates, whole, part):  # type: ignore[no-untyped-def]
     """Cut the rate by half of alpha, and start recovering anew."""
     catch_up(flow, time, flows, rates, whole, part)
@@ -47,7 +47,7 @@ def notified(flow, time, flows, rates, whole, part):  # type: ignore[no-untyped-
     flows[flow, t.RISES] = 0
 
 
-@njit(cache=True)
+@compiled
 def delay_came_back(flow, time, rtt, size, flows, rates, whole, part):  # type: ignore[no-untyped-def]
     """An acknowledgement of ``size`` bytes came at ``time``, ``rtt`` after they were sent."""
     if whole[t.PACED] == t.SWIFT:
@@ -59,7 +59,7 @@ def delay_came_back(flow, time, rtt, size, flows, rates, whole, part):  # type: 
         _timely(flow, rtt, flows, rates, whole, part)
 
 
-@njit(cache=True)
+@compiled
 def _timely(flow, rtt, flows, rates, whole, part):  # type: ignore[no-untyped-def]
     """Mittal et al. (SIGCOMM 2015), algorithm 1; ``TARGET`` holds the delay before, ``ALPHA`` the
     smoothed difference, ``RISES`` counts delays that did not grow."""
@@ -84,7 +84,7 @@ def _timely(flow, rtt, flows, rates, whole, part):  # type: ignore[no-untyped-de
     rates[flow, t.RATE] = min(rates[flow, t.LINE], max(part[t.LEAST], rate))
 
 
-@njit(cache=True)
+@compiled
 def _swift(flow, time, rtt, size, flows, rates, whole, part):  # type: ignore[no-untyped-def]
     """Kumar et al. (SIGCOMM 2020), section 3.1, with one target of delay; ``TARGET`` holds the
     window in bytes, ``LINE`` the most it may be, ``RISE_AT`` when it was last cut."""
@@ -100,7 +100,7 @@ def _swift(flow, time, rtt, size, flows, rates, whole, part):  # type: ignore[no
     flows[flow, t.WINDOW] = int(window)
 
 
-@njit(cache=True)
+@compiled
 def stamp(packet, port, now, ports, packets):  # type: ignore[no-untyped-def]
     """A switch notes on a packet that leaves what its port has sent and what waits there."""
     at = t.PACKET_COLUMNS + t.STAMPS * packets[packet, t.HOP]
@@ -109,7 +109,7 @@ def stamp(packet, port, now, ports, packets):  # type: ignore[no-untyped-def]
     packets[packet, at + t.STAMPED_QUEUE] = ports[port, t.QUEUE_BYTES]
 
 
-@njit(cache=True)
+@compiled
 def stamps_came_back(flow, packet, ps_per_byte, flows, rates, packets, whole, part):  # type: ignore[no-untyped-def]
     """An acknowledgement brought back its packet's stamps, which HPCC's window goes by (Li et al.,
     SIGCOMM 2019, alg. 1).

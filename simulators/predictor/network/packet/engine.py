@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
+from trainscout.simulators.predictor.network.compiled import compiled
 from trainscout.simulators.predictor.network.topology.routing import NO_LINK, Routes, check_routes
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -365,7 +365,7 @@ def _require(values: Floats, field: str) -> None:
         raise InputError(field, wrong, "is out of range", f"0..{_LONGEST_S:.0f} s")
 
 
-@njit(cache=True)
+@compiled
 def tie(pairs, first, flows, ties, used):  # type: ignore[no-untyped-def]
     """Let each flow wait for those that have not arrived, and start after those that have.
 
@@ -386,7 +386,7 @@ def tie(pairs, first, flows, ties, used):  # type: ignore[no-untyped-def]
     return used
 
 
-@njit(cache=True)
+@compiled
 def schedule(first, last, flows, heap, count):  # type: ignore[no-untyped-def]
     """Let the flows from ``first`` to before ``last`` that wait for nobody start."""
     for flow in range(first, last):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from numba import njit
+from trainscout.simulators.predictor.network.compiled import compiled
 
 from .engine_arrays import EVENTS_DUE, KIND_SHIFT, SUBJECT
 
 
-@njit(cache=True)
+@compiled
 def push(heap, count, time, kind, subject):  # type: ignore[no-untyped-def]
     """Put an event into the heap, ordered by time and code."""
     code = (kind << KIND_SHIFT) + subject
@@ -24,7 +24,7 @@ def push(heap, count, time, kind, subject):  # type: ignore[no-untyped-def]
     heap[at, 1] = code
 
 
-@njit(cache=True)
+@compiled
 def pop(heap, count):  # type: ignore[no-untyped-def]
     """Take the first event out of the heap."""
     count[EVENTS_DUE] -= 1
@@ -50,7 +50,7 @@ def pop(heap, count):  # type: ignore[no-untyped-def]
     heap[at, 1] = moved
 
 
-@njit(cache=True)
+@compiled
 def put(times, codes, heap, count):  # type: ignore[no-untyped-def]
     """Put events into the heap."""
     for row in range(len(times)):

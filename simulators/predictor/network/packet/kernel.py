@@ -8,7 +8,7 @@ are caught up with when a flow sends or is notified.
 
 from __future__ import annotations
 
-from numba import njit
+from trainscout.simulators.predictor.network.compiled import compiled
 
 from . import engine_arrays as t
 from .heap import pop, push
@@ -25,7 +25,7 @@ from .sending import (
 )
 
 
-@njit(cache=True)
+@compiled
 def _mix(x):  # type: ignore[no-untyped-def]
     """Spread 32 bits over 32 bits (multiply and fold, after Wang)."""
     x = ((x ^ (x >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
@@ -33,7 +33,7 @@ def _mix(x):  # type: ignore[no-untyped-def]
     return x ^ (x >> 16)
 
 
-@njit(cache=True)
+@compiled
 def draw(port, ports, seed):  # type: ignore[no-untyped-def]
     """A port's next number in [0, 1), to which what others do, and when, makes no difference."""
     ports[port, t.DRAWS] += 1
@@ -41,7 +41,7 @@ def draw(port, ports, seed):  # type: ignore[no-untyped-def]
     return x / 4294967296.0
 
 
-@njit(cache=True)
+@compiled
 def _wait(  # type: ignore[no-untyped-def]
     port, packet, link, now, ports, flows, packets, heap, count, whole, part, mark_from, mark_all
 ):
@@ -84,7 +84,7 @@ def _wait(  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)
+@compiled
 def _least_queued(row, hop, ports, flow, flows, paths):  # type: ignore[no-untyped-def]
     """Of the paths that begin as a packet's did so far, the one whose next port holds least, as a
     switch chooses that routes packet by packet. A port that is down is not chosen."""
@@ -108,7 +108,7 @@ def _least_queued(row, hop, ports, flow, flows, paths):  # type: ignore[no-untyp
     return row if best == t.NONE else best
 
 
-@njit(cache=True)
+@compiled
 def lose_queue(port, now, ports, flows, packets, heap, count, whole):  # type: ignore[no-untyped-def]
     """A link went down: what waits for it is lost."""
     while ports[port, t.QUEUE_HEAD] != t.NONE:
@@ -116,7 +116,7 @@ def lose_queue(port, now, ports, flows, packets, heap, count, whole):  # type: i
         drop(packet, port, now, ports, flows, packets, heap, count, whole)
 
 
-@njit(cache=True)
+@compiled
 def _accept(flow, packet, now, flows, packets, heap, count, whole):  # type: ignore[no-untyped-def]
     """Whether a receiver answers a packet; one that is refused becomes an answer of no bytes."""
     if flows[flow, t.DONE] != t.NONE:
@@ -145,7 +145,7 @@ def _accept(flow, packet, now, flows, packets, heap, count, whole):  # type: ign
     return False
 
 
-@njit(cache=True)
+@compiled
 def _deliver(packet, now, ports, flows, packets, heap, count, whole):  # type: ignore[no-untyped-def]
     """A packet is there: its acknowledgement sets out. True when it is the flow's last."""
     flow = packets[packet, t.FLOW]
@@ -181,7 +181,7 @@ def _deliver(packet, now, ports, flows, packets, heap, count, whole):  # type: i
     return flows[flow, t.DELIVERED] == flows[flow, t.SIZE]
 
 
-@njit(cache=True)
+@compiled
 def _release(tie, now, flows, ties, heap, count):  # type: ignore[no-untyped-def]
     """Those in a list that waited for nothing else start."""
     while tie != t.NONE:
@@ -194,7 +194,7 @@ def _release(tie, now, flows, ties, heap, count):  # type: ignore[no-untyped-def
         tie = ties[tie, 1]
 
 
-@njit(cache=True)
+@compiled
 def _finish(flow, now, flows, ties, heap, count, arrived):  # type: ignore[no-untyped-def]
     """A flow has arrived: note it, and let those who were announced later follow."""
     if flows[flow, t.DONE] != t.NONE:
@@ -207,7 +207,7 @@ def _finish(flow, now, flows, ties, heap, count, arrived):  # type: ignore[no-un
     _release(flows[flow, t.FIRST_LATER], now, flows, ties, heap, count)
 
 
-@njit(cache=True)
+@compiled
 def _forget_acks(flow, flows, packets, count):  # type: ignore[no-untyped-def]
     """Nobody waits for a finished flow's acknowledgements."""
     packet = flows[flow, t.ACK_HEAD]
@@ -220,7 +220,7 @@ def _forget_acks(flow, flows, packets, count):  # type: ignore[no-untyped-def]
     flows[flow, t.ACK_HEAD] = flows[flow, t.ACK_TAIL] = t.NONE
 
 
-@njit(cache=True)
+@compiled
 def play(  # type: ignore[no-untyped-def]
     until, last_code, ports, ps_per_byte, mark_from, mark_all, flows, rates, paths, ties, packets,
     heap, count, whole, part, episodes, arrived,

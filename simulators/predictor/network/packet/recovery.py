@@ -8,13 +8,13 @@ sent later has been acknowledged. Who hears nothing for ``PATIENCE`` does either
 
 from __future__ import annotations
 
-from numba import njit
+from trainscout.simulators.predictor.network.compiled import compiled
 
 from . import engine_arrays as t
 from .heap import push
 
 
-@njit(cache=True)
+@compiled
 def free(packet, packets, count):  # type: ignore[no-untyped-def]
     """A packet's row is no longer needed."""
     packets[packet, t.LINK_NEXT] = count[t.FREE_PACKET]
@@ -22,7 +22,7 @@ def free(packet, packets, count):  # type: ignore[no-untyped-def]
     count[t.PACKETS_OUT] -= 1
 
 
-@njit(cache=True)
+@compiled
 def join_ring(flow, ports, flows):  # type: ignore[no-untyped-def]
     """A flow has something to send: it is the last in turn at its host's port."""
     port = flows[flow, t.FIRST]
@@ -38,7 +38,7 @@ def join_ring(flow, ports, flows):  # type: ignore[no-untyped-def]
         flows[tail, t.NEXT] = flows[head, t.BEFORE] = flow
 
 
-@njit(cache=True)
+@compiled
 def leave_ring(flow, ports, flows):  # type: ignore[no-untyped-def]
     """A flow has nothing more to send."""
     port, after, before = flows[flow, t.FIRST], flows[flow, t.NEXT], flows[flow, t.BEFORE]
@@ -51,7 +51,7 @@ def leave_ring(flow, ports, flows):  # type: ignore[no-untyped-def]
     flows[flow, t.NEXT] = t.NONE
 
 
-@njit(cache=True)
+@compiled
 def arm(flow, due, flows, heap, count):  # type: ignore[no-untyped-def]
     """Let a sender look for losses at ``due``, if it does not sooner."""
     if flows[flow, t.TIMER] == t.NONE or due < flows[flow, t.TIMER]:
@@ -59,7 +59,7 @@ def arm(flow, due, flows, heap, count):  # type: ignore[no-untyped-def]
         push(heap, count, due, t.RECOVER_EVENT, flow)
 
 
-@njit(cache=True)
+@compiled
 def drop(packet, port, now, ports, flows, packets, heap, count, whole):  # type: ignore[no-untyped-def]
     """A packet finds no room at a port."""
     ports[port, t.DROPS] += 1
@@ -75,7 +75,7 @@ def drop(packet, port, now, ports, flows, packets, heap, count, whole):  # type:
     arm(flow, max(now, left_at + whole[t.PATIENCE]), flows, heap, count)
 
 
-@njit(cache=True)
+@compiled
 def resend(flow, before, flows, packets, count):  # type: ignore[no-untyped-def]
     """Lost packets that were sent before a time are to be sent again."""
     kept = t.NONE
@@ -94,14 +94,14 @@ def resend(flow, before, flows, packets, count):  # type: ignore[no-untyped-def]
     flows[flow, t.LOST] = kept
 
 
-@njit(cache=True)
+@compiled
 def later_by(flow, flows, whole):  # type: ignore[no-untyped-def]
     """How much later a packet must have been sent for its acknowledgement to say that an earlier
     one is lost: on one path they keep their order, on several not."""
     return 0 if whole[t.ROUTING] == t.PER_FLOW else flows[flow, t.BASE_RTT]
 
 
-@njit(cache=True)
+@compiled
 def acknowledged_in_order(flow, packet, flows, packets):  # type: ignore[no-untyped-def]
     """The receiver of a flow that goes back N expects what the acknowledgement says; one of no
     bytes refuses what came."""
@@ -115,7 +115,7 @@ def acknowledged_in_order(flow, packet, flows, packets):  # type: ignore[no-unty
     flows[flow, t.OPEN] = flows[flow, t.SENT] - flows[flow, t.ACKED_TO]
 
 
-@njit(cache=True)
+@compiled
 def look_for_losses(flow, now, flows, packets, heap, count, whole):  # type: ignore[no-untyped-def]
     """A sender whose timer rang, and who has read all acknowledgements, decides what is lost."""
     if whole[t.RECOVERY] == t.GO_BACK_N:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from trainscout.simulators.predictor.network.compiled import compiled
 
 from . import engine_arrays as t
 from .congestion_control import catch_up, delay_came_back, notified, stamp, stamps_came_back
@@ -11,13 +12,13 @@ from .heap import push
 from .recovery import acknowledged_in_order, free, later_by, leave_ring, resend
 
 
-@njit(cache=True)
+@compiled
 def main_row(port, whole):  # type: ignore[no-untyped-def]
     """The row that says when the link is free: that of its first class."""
     return port if whole[t.CLASSES] == 1 else port % whole[t.LINKS]
 
 
-@njit(cache=True)
+@compiled
 def longest_train(flow, flows):  # type: ignore[no-untyped-def]
     """Payload of the longest train that a flow may send as one packet."""
     return min(
@@ -25,7 +26,7 @@ def longest_train(flow, flows):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True)
+@compiled
 def expect(port, now, ports, heap, count, whole):  # type: ignore[no-untyped-def]
     """The link looks for something to send as soon as it is free."""
     main = main_row(port, whole)
@@ -34,7 +35,7 @@ def expect(port, now, ports, heap, count, whole):  # type: ignore[no-untyped-def
         push(heap, count, max(now, ports[main, t.FREE_AT]), t.TX_EVENT, main)
 
 
-@njit(cache=True)
+@compiled
 def wire_bytes(size, whole):  # type: ignore[no-untyped-def]
     """Payload with the header of every packet that it stands for."""
     if size <= whole[t.PACKET]:
@@ -42,7 +43,7 @@ def wire_bytes(size, whole):  # type: ignore[no-untyped-def]
     return size + whole[t.HEADER] * (-(-size // whole[t.PACKET]))
 
 
-@njit(cache=True)
+@compiled
 def transmit(  # type: ignore[no-untyped-def]
     port, packet, now, ports, ps_per_byte, packets, heap, count, whole
 ):
@@ -66,7 +67,7 @@ def transmit(  # type: ignore[no-untyped-def]
     count[t.HOPS_DONE] += 1
 
 
-@njit(cache=True)
+@compiled
 def take_acks(  # type: ignore[no-untyped-def]
     flow, now, ps_per_byte, flows, rates, packets, count, whole, part
 ):
@@ -97,7 +98,7 @@ def take_acks(  # type: ignore[no-untyped-def]
         flows[flow, t.ACK_TAIL] = t.NONE
 
 
-@njit(cache=True)
+@compiled
 def _send_own(  # type: ignore[no-untyped-def]
     port, now, ports, ps_per_byte, flows, rates, packets, heap, count, whole,
     part,
@@ -158,7 +159,7 @@ def _send_own(  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)
+@compiled
 def let_go_on(link, size, now, ports, heap, count, whole):  # type: ignore[no-untyped-def]
     """So much that came over a link no longer waits: it may go on if it was told to stop."""
     ports[link, t.INGRESS] -= size
@@ -168,7 +169,7 @@ def let_go_on(link, size, now, ports, heap, count, whole):  # type: ignore[no-un
         push(heap, count, ports[link, t.FLIPS_AT], t.FLIP_EVENT, link)
 
 
-@njit(cache=True)
+@compiled
 def take_queued(port, now, ports, packets, heap, count, whole):  # type: ignore[no-untyped-def]
     """The first packet that waits, out of its queue."""
     packet = ports[port, t.QUEUE_HEAD]
@@ -181,7 +182,7 @@ def take_queued(port, now, ports, packets, heap, count, whole):  # type: ignore[
     return packet
 
 
-@njit(cache=True)
+@compiled
 def _send(  # type: ignore[no-untyped-def]
     port, now, ports, ps_per_byte, flows, rates, packets, heap, count, whole,
     part,
@@ -206,12 +207,12 @@ def _send(  # type: ignore[no-untyped-def]
     return sent
 
 
-@njit(cache=True)
+@compiled
 def _has_more(port, ports):  # type: ignore[no-untyped-def]
     return ports[port, t.QUEUE_HEAD] != t.NONE or ports[port, t.RING] != t.NONE
 
 
-@njit(cache=True)
+@compiled
 def serve(  # type: ignore[no-untyped-def]
     main, now, ports, ps_per_byte, flows, rates, packets, heap, count, whole,
     part,
@@ -253,7 +254,7 @@ def serve(  # type: ignore[no-untyped-def]
                 break
 
 
-@njit(cache=True)
+@compiled
 def _next_class(main, tried, ports, whole):  # type: ignore[no-untyped-def]
     """The row of a link's next class in turn among those not tried yet."""
     best = t.NONE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from trainscout.simulators.predictor.network.collectives.transfers import Floats, Ints, Transfers
+from trainscout.simulators.predictor.network.compiled import compiled
 
 WORK = -1
 
@@ -57,7 +57,7 @@ def alone(of: Activities) -> tuple[Floats, Floats]:
     return start, end
 
 
-@njit(cache=True)
+@compiled
 def longest_paths(seconds, first, followers):  # type: ignore[no-untyped-def]
     """Start and end of each activity, and how many could begin; ``first`` and ``followers`` as of
     ``Activities.followers``."""
