@@ -7,7 +7,6 @@ so recipes that launch alike are predicted alike.
 
 from __future__ import annotations
 
-import ast
 import functools
 from dataclasses import replace
 from typing import Any
@@ -71,20 +70,17 @@ ONE = Framework(
 )
 
 
-def neighbours(base: Job) -> list[Job]:
-    """The base and all launchable jobs that differ from it in one knob."""
+@functools.cache
+def neighbours_of(name: str) -> list[Job]:
+    """The base of that name and all launchable jobs that differ from it in one knob."""
+    base = base_job(name)
     recipes = [
-        replace(base.recipe, **{name: value})
-        for name, knob in KNOBS.items()
-        for value in values_of(knob)
+        replace(base.recipe, **{knob: value})
+        for knob, declared in KNOBS.items()
+        for value in values_of(declared)
     ]
     jobs = [replace(base, recipe=recipe) for recipe in dict.fromkeys([base.recipe, *recipes])]
     return [job for job in jobs if why_invalid(job) is None]
-
-
-@functools.cache
-def neighbours_of(name: str) -> list[Job]:
-    return neighbours(base_job(name))
 
 
 def base_job(name: str) -> Job:
@@ -99,10 +95,9 @@ def base_job(name: str) -> Job:
 def without_comments(name: str, text: str) -> str:
     """A launch file without its title, which repeats the recipe's words."""
     if name.endswith(".py"):
-        module = ast.parse(text)
-        return ast.unparse(ast.Module(module.body[1:], []))
-    lines = (line for line in text.splitlines() if not line.startswith("#"))
-    return "\n".join(lines)
+        before, _, text = text.split('"""', 2)
+        assert not before
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
 
 
 def launched(launch: Launch) -> object:
@@ -162,9 +157,9 @@ def test_what_means_the_same_is_predicted_alike(name: str) -> None:
 def test_every_knob_is_varied() -> None:
     varied = {
         name
-        for base in map(base_job, BASES)
-        for job in neighbours(base)
-        for name in changes(job.recipe, base.recipe)
+        for base in BASES
+        for job in neighbours_of(base)
+        for name in changes(job.recipe, base_job(base).recipe)
     }
     assert varied == set(KNOBS)
 
