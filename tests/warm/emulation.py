@@ -1,5 +1,6 @@
 """What every emulated rank imports before it knows which rank it is: torch and what patches it."""
 
+import contextlib
 import importlib
 import pkgutil
 
@@ -14,3 +15,8 @@ import torch._dynamo  # noqa: E402, F401
 for _module in pkgutil.walk_packages(emulation.__path__, f"{emulation.__name__}."):
     if ".vendor." not in _module.name:
         importlib.import_module(_module.name)
+
+# A third of what importing Transformers takes, and neither torch nor a variable enters it.
+for _module in ("scipy.optimize", "httpx", "filelock"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_module)
