@@ -19,7 +19,6 @@ from trainscout.conf.catalogue import Catalogue, load_catalogue
 from trainscout.evidence import attention, links, products, runs_by
 from trainscout.reference.settings import as_written
 from trainscout.reference.settings_page import TEXTS, settings_page
-from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.io.command_line import OK, explain
 from trainscout.simulators.predictor.io.markdown import table
 from trainscout.simulators.predictor.io.output import write_whole
@@ -31,7 +30,6 @@ from trainscout.simulators.predictor.question.errors import InputError
 _NO_VALUES = ("name", "defaults", "source", "sources")
 # The values that are shown, of groups that users ask for them; what others are sums them up.
 _SHOWN: dict[str, tuple[str, ...] | None] = {
-    "gpu": ("price_usd_per_hour",),
     "cluster": ("nvlink_domain", "nvswitch", "cpu", "nccl_version"),
     **dict.fromkeys(("training", "sweep", "goodput")),  # all
 }
@@ -40,7 +38,9 @@ _SHOWN: dict[str, tuple[str, ...] | None] = {
 def choices_page() -> str:
     """The whole page, in Markdown."""
     titles: dict[str, str] = TEXTS["groups"]
-    groups = sorted(kinds().values(), key=lambda each: ([*titles, each].index(each), each))
+    # GPUs have a page of their own.
+    groups = [group for group in kinds().values() if group != "gpu"]
+    groups.sort(key=lambda each: ([*titles, each].index(each), each))
     catalogue = load_catalogue()
     tables = [_group(group, titles.get(group, group.capitalize()), catalogue) for group in groups]
     return "\n".join([TEXTS["choices"], *tables])
@@ -50,7 +50,7 @@ def _group(group: str, title: str, catalogue: Catalogue) -> str:
     """What each file is, as ``trainscout list`` has it, and what it sets."""
     rows = []
     for name, about in described(group, catalogue).items():
-        values = _flat(group, name, catalogue).items()
+        values = _flat(group, name).items()
         sets = "<br>".join(f"`{key}: {value}`" for key, value in values)
         # Most have no run, which the page says once.
         about = re.sub("[;,] no run|no run; ", "", about)
@@ -61,15 +61,13 @@ def _group(group: str, title: str, catalogue: Catalogue) -> str:
     return f"## {title}\n\n`{group}=`\n\n{cells}\n"
 
 
-def _flat(group: str, choice: str, catalogue: Catalogue) -> dict[str, str]:
+def _flat(group: str, choice: str) -> dict[str, str]:
     """Values of a file by name, with what is inside a group named after it."""
     flat: dict[str, str] = {}
     if group not in _SHOWN:
         return flat
     shown = _SHOWN[group]
     content: dict[str, Any] = read_yaml(DECLARATIONS / group / f"{choice}.yaml") or {}
-    if group == "gpu":
-        content = catalogue.contents(group)[choice]
     for key, value in content.items():
         if key in _NO_VALUES or key not in (shown or (key,)):
             continue
@@ -86,30 +84,21 @@ _PRODUCTS = {"fp16, bf16": ("bf16", "fp16"), "tf32": ("tf32",), "fp8": ("fp8",)}
 
 def hardware_page() -> str:
     """The whole page, in Markdown."""
-    catalogue = load_catalogue()
-    gpus = catalogue.gpus.values()
-    fitted = {
-        gpu.architecture.vendor
-        for gpu in gpus
-        if products(gpu, ("bf16", "fp16")) == Evidence.FITTED.value
-    }
     page: str = TEXTS["hardware"]
-    return page.format(
-        fitted=", ".join(sorted(fitted)),
-        estimated=", ".join(sorted({gpu.architecture.vendor for gpu in gpus} - fitted)),
-        matrix=support_matrix(catalogue),
-        of_the_median=OF_THE_MEDIAN,
-    )
+    return page.format(matrix=support_matrix(load_catalogue()), of_the_median=OF_THE_MEDIAN)
 
 
 def support_matrix(catalogue: Catalogue) -> str:
-    """GPU x precision x evidence, as a table in Markdown; those with most published runs first."""
+    """What each GPU is, by precision on which evidence, as a table in Markdown; those with most
+    published runs first."""
     runs = {name: count for (name,), count in runs_by("gpu").items()}
     gpus = sorted(catalogue.gpus.items(), key=lambda item: (-runs.get(item[1].name, 0), item[0]))
+    described_gpus = described("gpu", catalogue)
     rows = [
         (
-            f"`{name}`",
-            f"`{gpu.architecture.name}`",
+            f"[`{name}`](../conf/gpu/{name}.yaml)",
+            described_gpus[name].split(";")[0],
+            f"{gpu.price_usd_per_hour:g}",
             *(products(gpu, types) for types in _PRODUCTS.values()),
             products(gpu, ("fp8",)) if gpu.architecture.microscaling else "",
             products(gpu, ("fp4",)),
@@ -120,7 +109,7 @@ def support_matrix(catalogue: Catalogue) -> str:
         for name, gpu in gpus
     ]
     types = (*_PRODUCTS, "mxfp8", "nvfp4")
-    heads = ("GPU", "architecture", *types, "attention", "links", "runs")
+    heads = ("GPU", "what it is", "$ an hour", *types, "attention", "links", "runs")
     return table(heads, rows, left=heads) + "\n"
 
 

@@ -119,9 +119,10 @@ def _values(field: dataclasses.Field[Any], hint: Any, allowed: str | None) -> st
     kind = _kind(bare)
     is_text = bare is str or typing.get_args(bare)[:1] == (str,)
     if allowed is not None and (is_text or re.fullmatch(r"\d+(, \d+)+", allowed)):
-        # Words are no names: "a CSV file".
-        choices = allowed.split(", ")
+        # Words are no names: "a CSV file", "letters, digits and '.'".
+        choices = [] if "'" in allowed else allowed.split(", ")
         names = ", ".join(choice if " " in choice else f"`{choice}`" for choice in choices)
+        names = names or allowed
         kind = f"list of {names}" if typing.get_origin(bare) is tuple else names
     elif allowed is not None:
         for words in ("a finite number ", "a whole number "):

@@ -46,13 +46,14 @@ TEXTS: Mapping[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
 def settings_page() -> str:
     """The whole page, in Markdown. Needs Hydra to be initialised on ``conf``."""
     sections = [TEXTS["settings"], _plain()]
-    sections += [_section(group) for group in all_groups()]
+    titles = list(TEXTS["settings_of"])
+    groups = sorted(all_groups(), key=lambda group: titles.index(group.prefix))
+    sections += [_section(group) for group in groups]
     return "\n".join(sections)
 
 
 def _section(group: Group) -> str:
-    title = TEXTS["settings_of"].get(group.prefix)
-    heading = f"## `{group.prefix}`" + (f": {title}" if title else "")
+    heading = f"## `{group.prefix}`: {TEXTS['settings_of'][group.prefix]}"
     rows = settings(group.prefix, group.value, group.check)
     takers = "" if "." in group.prefix else f"For {_names(group.commands)}.\n\n"
     return f"{heading}\n\n{takers}{_table(rows)}"
@@ -119,7 +120,7 @@ class Group:
 
 
 def all_groups() -> list[Group]:
-    """Every group of every command, with the groups inside them, as a reader meets them.
+    """Every group of every command, with the groups inside them.
 
     Needs Hydra to be initialised on ``conf``.
     """
@@ -136,7 +137,6 @@ def all_groups() -> list[Group]:
     study = build_value(Study, "sweep", compose("plan").sweep)
     groups += [
         Group("sweep", plan, study, Study.check),
-        Group("sweep.fabric_prices", plan, FabricPrices(), _check_prices),
         Group("sweep.targets.<name>", plan, Target(), lambda target: target.check("target")),
         Group("sweep.what_ifs.<name>", plan, WhatIf(), lambda what_if: what_if.check("what_if")),
     ]
