@@ -253,9 +253,9 @@ def main(
         help="kernels of these traces of trainscout run instead of a job's; may be repeated",
     )
     parser.add_argument("--output", required=True, type=Path, help="JSON file to write or go on")
-    parser.add_argument("--budget-s", type=float, default=300.0, help="stop after this (300)")
+    parser.add_argument("--budget-s", type=float, default=300.0, help="stop after (default 300)")
     parser.add_argument("--config-dir", type=Path, help="folder of your own declarations")
-    parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command")
+    parser.add_argument("--device", default="cuda", help="cuda (default), or cpu to try it")
     options = parser.parse_args(arguments)
     require_positive("--budget-s", options.budget_s, allow_zero=True)
     if options.traces and options.settings:

@@ -22,8 +22,10 @@ def main(arguments: Sequence[str]) -> int:
         "trainscout init ours --name our_30b\n"
         "trainscout optimize --config-dir mine model=ours cluster=ours",
     )
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("mine"), metavar="FOLDER")
-    parser.add_argument("--name", default="ours", help="of both files (ours)")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path("mine"), metavar="FOLDER", help="(mine)"
+    )
+    parser.add_argument("--name", default="ours", help="name of both (default ours)")
     options = parser.parse_args(arguments)
     if not options.name.replace("_", "").replace("-", "").isalnum():
         raise InputError("--name", options.name, "is no name", "letters, digits, _ and -")

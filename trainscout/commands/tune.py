@@ -59,13 +59,13 @@ trainscout tune --resume --space knobs.yaml --world-size 64 \\
     add("--cluster", required=True, metavar="NAME", help=clusters)
     add("--gpu", metavar="NAME", help="one of conf/gpu instead of the cluster's")
     add("--framework", metavar="NAME", help="one of conf/framework: its host times, allocator")
-    add("--host", choices=HOSTS, default="declared", help="what host work costs")
+    add("--host", choices=HOSTS, default="declared", help="host times (default declared)")
     add("--rank", default="auto", metavar="R[,R...]", help="ranks to run (default: found)")
     add("--steps", type=int, default=2, metavar="N", help="optimizer steps to run (default 2)")
-    shared = "modules that ranks share"
+    shared = "modules to import once, before ranks are forked"
     add("--preload", type=launcher.names, default=(), metavar="MODULE[,MODULE]", help=shared)
-    add("--search", default="cmaes", choices=[*SAMPLERS], help="what proposes (default cmaes)")
-    add("--trials", type=int, metavar="N", help="launches at most (default: until it stands)")
+    add("--search", default="cmaes", choices=[*SAMPLERS], help="sampler (default cmaes)")
+    add("--trials", type=int, metavar="N", help="launches at most (default: any)")
     add(
         "--patience",
         type=int,
@@ -74,7 +74,7 @@ trainscout tune --resume --space knobs.yaml --world-size 64 \\
         help="end when the five best stay for so many launches that fit (default 20; 0: never)",
     )
     add("--seed", type=int, default=0, metavar="N", help="same seed, same answer (default 0)")
-    add("--executor", default="loky", choices=[*EXECUTORS], help="who runs launches")
+    add("--executor", default="loky", choices=[*EXECUTORS], help="(default loky)")
     add("--jobs", type=int, default=-1, metavar="N", help="launches at a time (default: cores)")
     add("--output", type=Path, default=Path("tune"), metavar="DIR", help="results (default tune)")
     add("--resume", action="store_true", help="go on with the search in --output")

@@ -41,7 +41,7 @@ def join(arguments: Sequence[str]) -> int:
     """``trainscout trace collate``."""
     parser = command_parser(
         "trace collate",
-        "Put a job together from traces: classes of ranks, what meets, what does not fit.",
+        "Put a job together from traces of its ranks: which do the same, which calls match.",
         "trainscout trace collate traces\ntrainscout trace collate traces --tolerance 0.05",
         "0 done; 1 an internal failure; 2 wrong input; 4 launches of different ranks do not fit "
         "each other",
