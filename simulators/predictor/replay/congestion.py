@@ -35,7 +35,7 @@ from trainscout.simulators.predictor.network.collectives.congestion import (
 from trainscout.simulators.predictor.network.collectives.patterns import OF_NCCL
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.workload.communicators import spans
+from trainscout.simulators.predictor.workload.communicators import dimension, spans
 from trainscout.simulators.predictor.workload.expert_loads import rank_loads
 from trainscout.simulators.predictor.workload.ir import Collective, Communicator, SendRecv
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -86,7 +86,9 @@ class Congestion:
 
     def covers(self, communicator: str) -> bool:
         """Whether this communicator's transfers are played."""
-        return communicator in self._choice.communicators and communicator in self._spans
+        return dimension(communicator) in self._choice.communicators and (
+            communicator in self._spans
+        )
 
     def _priced_on(self, communicator: str) -> Cluster:
         """The cluster to price a communicator on: oversubscription is not counted twice, and

@@ -11,6 +11,7 @@ from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
+from trainscout.simulators.predictor.workload.communicators import dimension
 from trainscout.simulators.predictor.workload.ir import Collective, Communicator, SendRecv
 from trainscout.simulators.predictor.workload.program import Workload
 
@@ -68,10 +69,11 @@ def network_use(
         known = longest.get(op.communicator)
         if congestion.covers(op.communicator) and (known is None or op.bytes > known.bytes):
             longest[op.communicator] = op
+    order = of.choice.communicators
     uses = [
         _use(job, congestion, groups[name], longest[name])
-        for name in of.choice.communicators
-        if name in longest and groups[name].size > 1
+        for name in sorted(longest, key=lambda name: order.index(dimension(name)))
+        if groups[name].size > 1
     ]
     return NetworkUse(congestion.model.network, tuple(uses))
 

@@ -29,7 +29,7 @@ from trainscout.simulators.predictor.network.collectives.transfers import (
 from trainscout.simulators.predictor.network.together.activities import WORK, Activities, Message
 from trainscout.simulators.predictor.network.topology.routing import find_routes
 from trainscout.simulators.predictor.question.schedules import crossed
-from trainscout.simulators.predictor.workload.communicators import spans
+from trainscout.simulators.predictor.workload.communicators import dimension, spans
 from trainscout.simulators.predictor.workload.ir import Block, Collective, SendRecv
 
 from .assemble import Assembler, Program
@@ -349,7 +349,10 @@ class _Build:
             self.message_of[key] = len(self.messages)
             self.messages.append(
                 Message(
-                    gang.made, moving_s / gang.unit_s, least_s - gang.hops_s, part.op.communicator
+                    gang.made,
+                    moving_s / gang.unit_s,
+                    least_s - gang.hops_s,
+                    dimension(part.op.communicator),
                 )
             )
         return self.message_of[key]

@@ -71,6 +71,12 @@ def communicators(job: Job) -> dict[str, Communicator]:
     return found
 
 
+def dimension(name: str) -> str:
+    """The dimension whose groups a communicator's are: those that share out what data-parallel
+    ranks hold, and those that hold copies of one share, are ``dp``'s or ``expert_dp``'s."""
+    return name.removesuffix("_shard").removesuffix("_copies")
+
+
 def paired(job: Job) -> dict[str, int]:
     """With how many others a rank exchanges one by one, by the communicator it does so in."""
     recipe, found = job.recipe, dict[str, int]()

@@ -35,6 +35,7 @@ RECIPES = (
     Recipe(tp=2, sp=True, pp=2, recompute="full"),
     Recipe(tp=8, sp=True, recompute="full", zero_stage=3),
     Recipe(tp=1, cp=4, pp=2, vpp=4, recompute="full", overlap_grad_reduce=True),
+    Recipe(tp=1, recompute="full", zero_stage=3, dp_shard=32),
 )
 MIXTRAL = Recipe(ep=8, pp=2, recompute="full")
 
