@@ -67,6 +67,9 @@ class FunctionalCollectives:
             raise InputError("operation", str(func), "is no collective that is emulated", _KINDS)
         group = _group(args[-1])
         inputs = list(args[0]) if isinstance(args[0], (list, tuple)) else [args[0]]
+        if all(tensor.is_meta and not isinstance(tensor, FakeTensor) for tensor in inputs):
+            # A meta device's have shapes alone: torch answers, and nothing is sent.
+            return func(*args, **kwargs)
         if in_place:
             result: Any = args[0]
         elif "out" in kwargs:

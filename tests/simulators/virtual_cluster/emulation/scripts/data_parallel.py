@@ -48,6 +48,10 @@ rows = DTensor.from_local(
     [Shard(0)],
 )
 assert rows.redistribute(placements=[Shard(1)]).to_local().add(1).shape == (32, 2)
+# Weights that are not there yet: their padding is set to zero, and nothing is sent.
+before = DTensor.from_local(torch.ones(2, 4, device="meta"), rows.device_mesh, [Shard(0)])
+before[1].fill_(0)
+assert before.full_tensor().is_meta
 push("ddp")
 train(torch.nn.parallel.DistributedDataParallel(blocks(), bucket_cap_mb=8), 3)
 pop()
