@@ -15,7 +15,12 @@ from torch.distributed._functional_collectives import (
 )
 
 from .extension import flash_attn_2
-from .fused_attention import AttentionForm, fused_attention
+from .fused_attention import (
+    AttentionForm,
+    attention_backward,
+    attention_forward,
+    fused_attention,
+)
 from .refuse import refusal
 
 # Options of FlashAttention-2 and -3 that are not emulated, and the value that asks for nothing.
@@ -233,6 +238,64 @@ def _backward(packed: bool) -> Callable[..., Any]:
         return compiled(dout.contiguous(), q, *others, *rest)[-1]
 
     return backward
+
+
+# FlashAttention-3's, which one function of each serves: packed where offsets are given.
+
+_OPTIONS_3 = ("softmax_scale", "causal", "window_size")
+_FORWARD_3 = (
+    *("q", "k", "v", "k_new", "v_new", "qv", "out", "cu_seqlens_q", "cu_seqlens_k"),
+    *("cu_seqlens_k_new", "seqused_q", "seqused_k", "max_seqlen_q", "max_seqlen_k"),
+    *("page_table", "kv_batch_idx", "leftpad_k", "rotary_cos", "rotary_sin", "seqlens_rotary"),
+    *("q_descale", "k_descale", "v_descale", *_OPTIONS_3),
+)
+_BACKWARD_3 = (
+    *("dout", "q", "k", "v", "out", "softmax_lse", "cu_seqlens_q", "cu_seqlens_k"),
+    *("sequed_q", "sequed_k", "max_seqlen_q", "max_seqlen_k", "dq", "dk", "dv", *_OPTIONS_3),
+)
+
+
+def _form_3(q: Tensor, k: Tensor, given: dict[str, Any]) -> AttentionForm:
+    """The form of what is given; what is left in ``given`` asks for nothing, or is refused."""
+    offsets = given.pop("cu_seqlens_q", None)
+    given.pop("cu_seqlens_k", None)
+    longest = (given.pop("max_seqlen_q", None), given.pop("max_seqlen_k", None))
+    scale, causal, window = (given.pop(name, None) for name in _OPTIONS_3)
+    window = window or (given.pop("window_size_left", -1), given.pop("window_size_right", -1))
+    for name in ("deterministic", "num_splits", "pack_gqa", "sm_margin", "rotary_interleaved"):
+        given.pop(name, None)
+    for name, value in given.items():
+        if value is not None and value != _NEUTRAL.get(name):
+            raise refusal(f"flash_attn.{name}", "this option")
+    layout, sequences = ("thd", offsets.shape[0] - 1) if offsets is not None else ("bshd", len(q))
+    if offsets is None:
+        longest = (q.shape[1], k.shape[1])
+    scale = scale or 1.0 / math.sqrt(q.shape[-1])
+    return AttentionForm.flash(
+        layout, sequences, longest, bool(causal), window, 0.0, scale, "flash3"
+    )
+
+
+def flash_attn_3_forward(*args: Any, **options: Any) -> Any:
+    """Output and log-sum-exps; nothing of parts of the keys, which are not split."""
+    given = {**dict(zip(_FORWARD_3, args, strict=False)), **options}
+    q, k, v = (given.pop(name) for name in ("q", "k", "v"))
+    flash_attn_2.check_types(q, k, v)
+    out, stats, _ = attention_forward(q, k, v, _form_3(q, k, given))
+    return out, stats, None, None
+
+
+def flash_attn_3_backward(*args: Any, **options: Any) -> Any:
+    """Gradients, written into ``dq``, ``dk``, ``dv`` where these are given; the sums of rows."""
+    given = {**dict(zip(_BACKWARD_3, args, strict=False)), **options}
+    dout, q, k, v, out, stats = (given.pop(name) for name in _BACKWARD_3[:6])
+    targets = [given.pop(name, None) for name in ("dq", "dk", "dv")]
+    grads = [
+        torch.empty_like(like) if each is None else each
+        for each, like in zip(targets, (q, k, v), strict=True)
+    ]
+    attention_backward(dout, q, k, v, out, stats, grads, _form_3(q, k, given))
+    return *grads, stats
 
 
 _flash_attn_forward, _flash_attn_varlen_forward = _forward(False), _forward(True)

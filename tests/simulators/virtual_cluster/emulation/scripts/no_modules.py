@@ -11,7 +11,7 @@ import pytest
 import rotary_emb
 import torch
 import xentropy_cuda_lib
-from flash_attn_interface import flash_attn_varlen_func
+from flash_attn_interface import _flash_attn_backward, _flash_attn_forward, flash_attn_varlen_func
 from kernels import get_kernel
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import activate_flash_attention_impl
@@ -86,6 +86,20 @@ for _ in range(2):
     (seen - target).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
+# Attention over a ring of ranks calls what stands below autograd.
+heads = torch.zeros(2, 32, 4, 16, dtype=torch.bfloat16, device="cuda")
+few = heads[:, :, :2].contiguous()
+seen, sums, *_ = _flash_attn_forward(heads, few, few, causal=True, window_size=(7, -1))
+assert sums.shape == (2, 4, 32)
+given = torch.empty_like(few)
+grads = _flash_attn_backward(seen, heads, few, few, seen, sums, dk=given, causal=True)
+assert [each.shape for each in grads[:3]] == [heads.shape, few.shape, few.shape]
+assert grads[1] is given
+flat, lengths = heads.flatten(0, 1), {"max_seqlen_q": 48, "max_seqlen_k": 48}
+packed = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, **lengths}
+_flash_attn_forward(flat, flat, flat, **packed)
+with pytest.raises(ValueError, match="qv"):
+    _flash_attn_forward(heads, few, few, qv=heads)
 logits = torch.ones(8, 32, device="cuda")
 labels = torch.zeros(8, dtype=torch.int64, device="cuda")
 losses, sums = xentropy_cuda_lib.forward(logits, labels, 0.0)
