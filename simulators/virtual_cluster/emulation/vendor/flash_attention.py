@@ -127,6 +127,60 @@ def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **op
     return flash_attn_varlen_func(q, *kv.unbind(dim=1), *arguments, **options)
 
 
+class FlashSelfAttention(torch.nn.Module):  # type: ignore[misc]
+    """Attention of packed queries, keys and values, as ``flash_attn.modules.mha`` has it."""
+
+    def __init__(
+        self,
+        causal: bool = False,
+        softmax_scale: float | None = None,
+        attention_dropout: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.causal, self.softmax_scale, self.options = causal, softmax_scale, options
+        self.drop = torch.nn.Dropout(attention_dropout)
+
+    def _settings(self, causal: bool | None) -> dict[str, Any]:
+        dropout = self.drop.p if self.training else 0.0
+        seen = self.causal if causal is None else causal
+        scale = {"dropout_p": dropout, "softmax_scale": self.softmax_scale, "causal": seen}
+        return {**self.options, **scale}
+
+    def forward(
+        self,
+        qkv: Tensor,
+        causal: bool | None = None,
+        cu_seqlens: Tensor | None = None,
+        max_seqlen: int | None = None,
+    ) -> Any:
+        """Of ``[batch, tokens, 3, heads, width]``, or of packed sequences."""
+        if cu_seqlens is None:
+            return flash_attn_qkvpacked_func(qkv, **self._settings(causal))
+        lengths = (cu_seqlens, int(max_seqlen or 0))
+        return flash_attn_varlen_qkvpacked_func(qkv, *lengths, **self._settings(causal))
+
+
+class FlashCrossAttention(FlashSelfAttention):
+    """The same with keys and values of their own, ``[batch, tokens, 2, heads, width]``."""
+
+    def forward(  # type: ignore[override]
+        self,
+        q: Tensor,
+        kv: Tensor,
+        causal: bool | None = None,
+        cu_seqlens: Tensor | None = None,
+        max_seqlen: int | None = None,
+        cu_seqlens_k: Tensor | None = None,
+        max_seqlen_k: int | None = None,
+    ) -> Any:
+        """Of rows, or of packed sequences."""
+        if cu_seqlens is None or cu_seqlens_k is None:
+            return flash_attn_kvpacked_func(q, kv, **self._settings(causal))
+        lengths = (cu_seqlens, cu_seqlens_k, int(max_seqlen or 0), int(max_seqlen_k or 0))
+        return flash_attn_varlen_kvpacked_func(q, kv, *lengths, **self._settings(causal))
+
+
 def flash_attn_3_func(q: Tensor, k: Tensor, v: Tensor, *arguments: Any, **options: Any) -> Any:
     """FlashAttention-3 of ``[batch, tokens, heads, width]``."""
     form = ("bshd", q.shape[0], q.shape[1], k.shape[1])

@@ -11,6 +11,7 @@ import pytest
 import rotary_emb
 import torch
 import xentropy_cuda_lib
+from flash_attn.modules.mha import FlashCrossAttention, FlashSelfAttention
 from flash_attn_interface import _flash_attn_backward, _flash_attn_forward, flash_attn_varlen_func
 from kernels import get_kernel
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -98,6 +99,15 @@ assert grads[1] is given
 flat, lengths = heads.flatten(0, 1), {"max_seqlen_q": 48, "max_seqlen_k": 48}
 packed = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, **lengths}
 _flash_attn_forward(flat, flat, flat, **packed)
+# Modules of flash-attn: over rows, and over packed sequences of their own.
+whole = torch.stack([heads] * 3, dim=2)
+assert FlashSelfAttention(causal=True)(whole).shape == heads.shape
+cross = FlashCrossAttention(attention_dropout=0.1)
+assert cross(heads, whole[:, :, 1:]).shape == heads.shape
+others = {"cu_seqlens_k": ends, "max_seqlen_k": 48}
+rows = whole.flatten(0, 1)
+assert cross(flat, rows[:, 1:], cu_seqlens=ends, max_seqlen=48, **others).shape == flat.shape
+assert FlashSelfAttention().eval()(rows, cu_seqlens=ends, max_seqlen=48).shape == flat.shape
 with pytest.raises(ValueError, match="qv"):
     _flash_attn_forward(heads, few, few, qv=heads)
 logits = torch.ones(8, 32, device="cuda")
