@@ -16,7 +16,7 @@ for _module in pkgutil.walk_packages(emulation.__path__, f"{emulation.__name__}.
     if ".vendor." not in _module.name:
         importlib.import_module(_module.name)
 
-# A third of what importing Transformers takes, and neither torch nor a variable enters it.
+# A third of what importing Transformers takes, into which neither torch nor what tests set enters.
 for _module in ("scipy.optimize", "httpx", "filelock"):
     with contextlib.suppress(ImportError):
         importlib.import_module(_module)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.question import compose_question
+import trainscout as ts
 from tests.simulators.predictor.network.topology.test_network import fabric_named
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.collectives.price import price_collective
@@ -41,7 +41,7 @@ MIXTRAL = Recipe(ep=8, pp=2, recompute="full")
 
 
 def question(model: str = "llama3_8b", **cluster: Any) -> Question:
-    asked = compose_question(f"model={model}", "cluster=h100_64", "training.global_batch_size=256")
+    asked = ts.question(model=model, cluster="h100_64", global_batch_size=256)
     return replace(asked, cluster=replace(asked.cluster, **cluster))
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import yaml
 
+import trainscout as ts
 import trainscout.conf
-from benchmarks.question import compose_question
 from trainscout.conf.build import build_value
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.network.topology.network import Network
@@ -25,7 +25,7 @@ NIC_RATE = 50e9
 
 @functools.cache
 def hardware(cluster: str) -> tuple[Cluster, Gpu]:
-    question = compose_question(f"cluster={cluster}")
+    question = ts.question(model="gpt175b", cluster=cluster)
     return question.cluster, question.gpu
 
 
