@@ -57,6 +57,8 @@ class SimulatorSpec:
 
     @staticmethod
     def of(choice: SimulatorSpec | str) -> SimulatorSpec:
+        if not isinstance(choice, SimulatorSpec | str):
+            raise InputError("simulator", choice, "names no simulator", tuple(_SIMULATORS))
         return SimulatorSpec(choice) if isinstance(choice, str) else choice
 
     def identity(self) -> str | dict[str, Any]:

@@ -342,6 +342,8 @@ WHERE = {"model": "gpt13b", "cluster": "h100_64"}
         ("predict", {"tp": "two"}, "recipe.tp=two: has the wrong type"),
         ("predict", {"tp": 3}, "recipe.tp=3"),
         ("predict", {"simulator": "replai"}, "did you mean 'replay'"),
+        ("predict", {"simulator": -1}, "simulator=-1: names no simulator"),
+        ("search", {"objective": 2.5}, "objective=2.5: is no measure"),
         ("search", {"space": "megatrom"}, "did you mean 'megatron'"),
         ("search", {"space": {"knobs": {"tpp": {"choices": [1]}}}}, "tpp"),
         ("search", {"search": "exakt"}, "did you mean 'exact'"),

@@ -341,6 +341,8 @@ def search_options(
 
 def measures_of(named: Catalogue, objective: str | Sequence[str] | None) -> tuple[str, ...]:
     """A measure by its name, or those of a file of the group ``objective``."""
+    if not isinstance(objective, str | Sequence | None):
+        raise InputError("objective", objective, "is no measure", MEASURES)
     if objective is not None and not isinstance(objective, str):
         return tuple(objective)
     if objective in MEASURES:
