@@ -225,7 +225,8 @@ def _say(line: str) -> None:
 def _say_lost(error: BaseException) -> None:
     # One that was not guarded has told so itself.
     told = error.name if isinstance(error, ImportError) else None
-    lost = [each for each in lost_imports() if each[0] != told]
+    # ``from package import name`` is named by its package.
+    lost = [each for each in lost_imports() if told not in (each[0], each[0].rpartition(".")[0])]
     for name, place in lost[:_MOST_LOST]:
         _say(f"before that, the script went on without {name}, which it imports at {place}")
 

@@ -412,10 +412,11 @@ optimizer.step()
         ("import nothing_of_it, yaml\nfrom more_of.it import c", 1, "nothing-of-it more-of\n"),
         ("try:\n    import b_of\nexcept ImportError:\n    raise ValueError", 1, "install b-of\n"),
         ("import torch.nothing", 1, "No module named 'torch.nothing'"),
+        ("from torch import nothing", 1, "the script went on without "),
     ],
     ids=[
         *("other kernels", "fails later", "fails by another import", "lacks a package"),
-        *("lacks a module", "lacks two", "says so itself", "lacks a part"),
+        *("lacks a module", "lacks two", "says so itself", "lacks a part", "lacks a name"),
     ],
 )
 def test_a_guarded_import_that_failed_is_named(
