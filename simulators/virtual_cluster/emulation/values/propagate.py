@@ -169,7 +169,12 @@ def _compare(call: Call) -> Sequence[Shadow | None]:
         share = 1 / number if same else 1 - 1 / number
         value = plain.full((1,) * call.results[0].dim(), share, dtype=torch.float64)
         return [Known(value, Grade.EXPECTED, Kind.SHARE)]
-    whole = [t for t, _ in pairs if not t.is_floating_point() and t.numel() > 1]
+    # Flags are 0 or 1, which says nothing of either.
+    whole = [
+        t
+        for t, _ in pairs
+        if not (t.is_floating_point() or t.dtype is torch.bool) and t.numel() > 1
+    ]
     by_one = len(whole) == 2 and whole[0].shape == whole[1].shape
     if not same and (by_one or (len(whole) == 1 and isinstance(other, int))):
         # Whole numbers seldom meet one by one: the two ends of edges, of which few are loops, or

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from . import plain
 from .call import Call, for_real, signature
 from .defaults import FOLLOWED_ELEMENTS, OUTLIER_SHARE
 from .routing import assumed, ones_in
@@ -77,8 +78,10 @@ def decide_size(call: Call) -> Decision:
         return Decision(
             lambda: tensor.new_empty((length,), dtype=torch.int64), length, known.grade, [known]
         )
-    if name in ("_unique2", "_unique") and isinstance(shadow, Categories):
-        return _unique(func, tensor, shadow)
+    if name in ("_unique2", "_unique"):
+        choices = shadow if isinstance(shadow, Categories) else _zeros_and_ones(tensor, shadow)
+        if choices is not None:
+            return _unique(func, tensor, choices)
     unsummable = isinstance(shadow, Known) and shadow.kind in (Kind.SUPPORT, Kind.RANK)
     if name == "repeat_interleave" and isinstance(shadow, Known) and not unsummable:
         count = round(total(shadow, tensor.shape))
@@ -153,6 +156,15 @@ def _ctc(args: Sequence[Any]) -> Decision:
         Grade.EXACT,
         [None, None],
     )
+
+
+def _zeros_and_ones(tensor: torch.Tensor, shadow: Shadow | None) -> Categories | None:
+    """Flags, and what is known to be 0 or 1: how many are which."""
+    share = isinstance(shadow, Known) and shadow.kind is Kind.SHARE
+    if not share and (shadow is not None or tensor.dtype is not torch.bool):
+        return None
+    ones = ones_in(tensor, shadow)[0] / max(tensor.numel(), 1)
+    return Categories(2, plain.tensor([1 - ones, ones], dtype=torch.float64))
 
 
 def _unique(func: OpOverload, tensor: torch.Tensor, shadow: Categories) -> Decision:

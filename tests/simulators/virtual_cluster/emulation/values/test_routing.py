@@ -283,6 +283,18 @@ def test_of_masks_that_nothing_is_known_of_a_share_is_assumed() -> None:
     assert {size.grade for size in rank.sizes} == {"expected"}
 
 
+def test_flags_that_nobody_knows_are_zero_or_one() -> None:
+    """Metrics refuse labels that are neither."""
+    rank = FakeRank()
+    with rank:
+        flags = rank.unknown(64) > 0
+        assert not rank.read(torch.any((flags != 0) & (flags != 1)))
+        for labels in (flags, flags.int()):
+            values, counts = torch.unique(labels, return_counts=True)
+            assert (rank.read(values), rank.read(counts)) == ([0, 1], [32, 32])
+            assert not rank.read(torch.any((values != 0) & (values != 1)))
+
+
 def test_a_measured_histogram_says_each_layers_loads(tmp_path: pytest.TempPathFactory) -> None:
     path = tmp_path / "loads.csv"  # type: ignore[operator]
     path.write_text("layer,expert,tokens\n0,0,6\n0,1,2\n0,2,4\n1,0,1\n1,1,1\n1,2,2\n")
