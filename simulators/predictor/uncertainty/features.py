@@ -33,7 +33,7 @@ KINDS: Mapping[str, float] = {
     "moe": 1.5,
     "attention": 1.0,
     "fusion": 1.0,
-    "framework": 1.5,
+    "framework": 2.0,
     "fabric": 0.5,
 }
 # The difference in these that counts as one unit of distance.

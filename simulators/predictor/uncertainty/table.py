@@ -42,8 +42,7 @@ COLUMNS = (
     "log_residual",
 )
 ERRORS = ("kernel_error", "host_share", "fabric_error", "slow_fabric_error")
-"""Features that are relative errors of a step of their own; a step waits for the host by as much
-more or less as it is predicted to wait."""
+"""Features that are relative errors of a step of their own."""
 
 
 @dataclass(frozen=True)
