@@ -179,11 +179,11 @@ def _as_measured(price: CollectivePrice, call: _Call) -> CollectivePrice:
         latency_us = _latency_us(call)
         points = [(row.nodes, _wire_gbs(row, gpu, cluster)) for row in rows]
         whole = wiring_of(_inside(rows[0].nodes * cluster.gpus_per_node, cluster), gpu, cluster)
-        share = wiring.nics_gbs / whole.nics_gbs
+        share = _bus_limit_gbs(wiring) / _bus_limit_gbs(whole)
         sent = call.size_bytes * bus_factor(call.kind, wiring.ranks)
         if call.kind == "all_to_all":
             # Every rank sends over its own share of the NICs, and only what leaves its node.
-            share *= whole.ranks_per_node / wiring.ranks_per_node
+            share = wiring.nics_gbs / wiring.ranks_per_node * whole.ranks_per_node / whole.nics_gbs
             sent = call.size_bytes * (1 - wiring.ranks_per_node / wiring.ranks)
         rate_gbs = interpolated(points, reach) * share
         seconds = (latency_us + sent / (1e3 * rate_gbs)) * 1e-6
@@ -193,6 +193,13 @@ def _as_measured(price: CollectivePrice, call: _Call) -> CollectivePrice:
         evidence=Evidence.FITTED,
         wire_bytes_per_s=price.wire_bytes_per_s * price.seconds / seconds,
     )
+
+
+def _bus_limit_gbs(wiring: Wiring) -> float:
+    """Bus bandwidth on paper: a node's NICs', or less where one GPU's NVLink carries less (of an
+    NVL72's 72 NICs a quarter)."""
+    by_nvlink = wiring.link == "nvlink" and wiring.ranks_per_node > 1
+    return min(wiring.nics_gbs, wiring.nvlink_peak_gbs if by_nvlink else math.inf)
 
 
 def _by_sizes(call: _Call, price: CollectivePrice, told: Sequence[MeasuredCollective]) -> float:

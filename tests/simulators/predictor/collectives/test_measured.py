@@ -41,9 +41,17 @@ def imperfect(*rows: MeasuredCollective, nodes: int = 64) -> Cluster:
 CURVE = imperfect(*(measured(nodes) for nodes in (2, 4, 8, 16, 32, 64)))
 
 
-def seconds(on: Cluster, size: int, ranks: int, nodes: int = 1, kind: str = "all_gather") -> float:
+def seconds(
+    on: Cluster,
+    size: int,
+    ranks: int,
+    nodes: int = 1,
+    kind: str = "all_gather",
+    nvlink_gbs: float = 450.0,
+) -> float:
     communicator = group(ranks, nodes, max(1, 8 // ranks) if nodes > 1 else 1)
-    return price_collective(kind, size, communicator, H100, on).seconds
+    gpu = replace(H100, nvlink_bytes_per_s=nvlink_gbs * 1e9)
+    return price_collective(kind, size, communicator, gpu, on).seconds
 
 
 def test_a_measured_call_takes_what_was_measured_undisturbed() -> None:
@@ -115,6 +123,17 @@ def test_ranks_of_a_node_have_their_share_of_its_nics(per_node: int) -> None:
     wire_s = size * (ranks - 1) / ranks / (WIRE_GBS * 1e9 * per_node / 8)
     hops_s = (ranks - 1) * HOP_US * 1e-6
     assert seconds(CURVE, size, per_node, nodes) == pytest.approx(wire_s + hops_s)
+
+
+@pytest.mark.parametrize("per_node", [1, 2, 4])
+def test_a_share_is_of_nvlink_where_that_carries_less_than_a_nodes_nics(per_node: int) -> None:
+    """As on NVL72 and H800: whole nodes reach what NVLink carries, parts of them their NICs."""
+    nodes, size, nvlink_gbs = 8, 8 * GIB, 100.0
+    ranks, limit_gbs = per_node * nodes, min(50.0 * per_node, 100.0)
+    wire_s = size * (ranks - 1) / ranks / (WIRE_GBS * 1e9 * limit_gbs / nvlink_gbs)
+    hops_s = (ranks - 1) * HOP_US * 1e-6
+    slow = seconds(CURVE, size, per_node, nodes, nvlink_gbs=nvlink_gbs)
+    assert slow == pytest.approx(wire_s + hops_s)
 
 
 def test_between_measured_node_counts_bandwidth_is_interpolated_and_held_outside() -> None:
