@@ -18,6 +18,8 @@ from .training import PRECISION_BITS, Training
 
 # Beyond what anybody trained with: published steps have up to 0.13 billion tokens.
 _MOST_TOKENS_A_STEP = 1e9
+# A launch alone takes several times as long.
+_LEAST_CALL_US = 1.0
 
 
 class Limit(NamedTuple):
@@ -68,16 +70,23 @@ def check_plausible(question: Question) -> None:
         most = f"1..{int(_MOST_TOKENS_A_STEP / length)}"
         raise InputError("training.global_batch_size", sequences, problem, most, near)
     cluster, gpu = question.cluster, question.gpu
-    nics_bytes_per_s = cluster.nics_per_node * cluster.nic_gbps * 1e9 / 8
-    link_gbs = max(nics_bytes_per_s, gpu.nvlink_bytes_per_s, gpu.pcie_bytes_per_s) / 1e9
+    nics_gbs = cluster.nics_per_node * cluster.nic_gbps / 8
+    inside_gbs = max(nics_gbs, gpu.nvlink_bytes_per_s / 1e9, gpu.pcie_bytes_per_s / 1e9)
+    field, file = "cluster.measured_collectives", cluster.measured_collectives
     for row in cluster.measured:
+        servers = cluster.domain / cluster.gpus_per_node
+        between = row.nodes > max(1, servers)
+        link_gbs = (between and servers * nics_gbs) or inside_gbs
         # What switches sum counts twice; Gb/s would be eight times as many.
         if row.bus_gbs > 4 * link_gbs:
             problem = f"has {row.kind} at {row.bus_gbs:g} GB/s over links of {link_gbs:g}"
             allowed = f"bus bandwidth in GB/s, at most {4 * link_gbs:g}"
-            raise InputError(
-                "cluster.measured_collectives", cluster.measured_collectives, problem, allowed
-            )
+            raise InputError(field, file, problem, allowed)
+        took_us = 2 * row.bytes / row.bus_gbs / 1e3
+        if took_us < _LEAST_CALL_US:
+            problem = f"has {row.kind} of {row.bytes} bytes at {row.bus_gbs:g} GB/s"
+            allowed = f"bytes, not KiB or MiB: no call takes less than {_LEAST_CALL_US:g} us"
+            raise InputError(field, file, problem, allowed)
 
 
 def _quantities(question: Question) -> Iterator[tuple[str, str, float]]:

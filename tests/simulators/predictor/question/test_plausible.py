@@ -6,10 +6,12 @@ import pytest
 
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question, check_plausible
 
 QUESTION = Question(MODEL, GPU, CLUSTER, TRAINING)
+_GOOD = MeasuredCollective("all_gather", 1, 8192, 1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,24 @@ def test_peaks_are_named_by_their_precision():
     with pytest.raises(InputError, match=r"gpu\.peak_flops\.bf16") as refused:
         check_plausible(replace(QUESTION, gpu=gpu))
     assert refused.value.nearest == "9.894e+14"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size", "gbs", "meant"),
+    [
+        (2, 2**30, 8 * 300, "bus bandwidth in GB/s, at most 400"),
+        # Over one's own NICs, whatever NVLink carries.
+        (2, 2**30, 8 * 60, "bus bandwidth in GB/s, at most 400"),
+        (2, 1024, 80, "bytes, not KiB or MiB"),
+    ],
+)
+def test_measured_collectives_in_another_unit_are_refused(nodes, size, gbs, meant):
+    row = MeasuredCollective("all_gather", nodes, size, gbs, gbs, gbs)
+    own = {"measured_collectives": "own.csv", "nic_gbps": 100}
+    check_plausible(replace(QUESTION, cluster=replace(CLUSTER, **own, measured=(_GOOD,))))
+    with pytest.raises(InputError, match="all_gather") as refused:
+        check_plausible(replace(QUESTION, cluster=replace(CLUSTER, **own, measured=(_GOOD, row))))
+    assert meant in refused.value.allowed
 
 
 def test_what_ships_is_plausible():
