@@ -167,6 +167,9 @@ class Congestion:
         span = self._spans[op.communicator]
         if isinstance(op, SendRecv):
             return [Pattern("neighbours" if op.communicator == "pp" else "round", span)]
+        if op.communicator == "embedding":
+            ends = "mirrored" if op.name == "copies" else "ends"
+            return [Pattern(ends, self._spans["pp"], price.channels)]
         algorithm = OF_NCCL[price.algorithm]
         if algorithm == "pairs":
             loads = self._loads if op.communicator == "ep" else ()

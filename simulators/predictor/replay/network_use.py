@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -87,13 +88,15 @@ def _use(
     alone = congestion.alone(op, crosses, group)
     congested = congestion.price(op, crosses, group)
     slowed = congestion.slowed(op, crosses, group, alone)
+    # Of the ends of a pipeline one, whatever lies between.
+    span = congestion.patterns(op, alone)[0].span
     return CommunicatorUse(
         op.communicator,
         op.kind if isinstance(op, Collective) else "send/recv",
         alone.algorithm,
         op.bytes,
         group,
-        job.world_size // group.size,
+        job.world_size // math.prod(count for count, _ in span),
         alone.seconds,
         congested.seconds,
         slowed.factor,

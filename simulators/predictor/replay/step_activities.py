@@ -304,11 +304,11 @@ class _Build:
                 self._gang(lanes, [group_transfers(what, ranks, self.model.network.domain)
                                    for ranks in rows] if played else [])
                 for lanes, rows in made
-            ]  # fmt: skip
+            ] or [_Gang((lane,), None) for lane in range(self.lanes)]  # fmt: skip
         return self.gangs[key]
 
     def _joined(self, what: Pattern, stage: int) -> list[tuple[tuple[int, ...], list[Ints]]]:
-        """Lanes of a stage that groups join, with those groups."""
+        """Lanes of a stage that groups join, with those groups; of pipelines in the first."""
         members = groups(self.job.world_size, what.span)
         own = members[members[:, 0] // self.stage_apart % self.stages == stage]
         lanes = own // self.lane_apart % self.lanes

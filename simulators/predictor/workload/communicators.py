@@ -73,7 +73,10 @@ def communicators(job: Job) -> dict[str, Communicator]:
 
 def dimension(name: str) -> str:
     """The dimension whose groups a communicator's are: those that share out what data-parallel
-    ranks hold, and those that hold copies of one share, are ``dp``'s or ``expert_dp``'s."""
+    ranks hold, and those that hold copies of one share, are ``dp``'s or ``expert_dp``'s, the ends
+    of a pipeline ``pp``'s."""
+    if name == "embedding":
+        return "pp"
     return name.removesuffix("_shard").removesuffix("_copies")
 
 

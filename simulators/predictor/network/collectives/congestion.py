@@ -28,6 +28,7 @@ from .play import Played, play
 from .transfers import Floats, Ints, Transfers, groups, together, transfers
 
 RING, TREE, HIERARCHICAL = "ring", "tree", "hierarchical"
+ENDS, MIRRORED = "ends", "mirrored"
 PAIRS, HIERARCHICAL_PAIRS, NEIGHBOURS, ROUND = (
     *("pairs", "hierarchical_pairs"),
     *("neighbours", "round"),
@@ -48,8 +49,9 @@ class Pattern:
     as much as any other), or sending it where ``back``; ``hierarchical_pairs``: the same in two
     levels, over the network to the GPU of the same place in the other node (NVLink domain), which
     passes it on (DeepEP, HybridEP); ``neighbours``: every member to the next and to the one
-    before; ``round``: every member to the next, the last to the first. ``span`` is where groups
-    lie (``placement.groups``).
+    before; ``round``: every member to the next, the last to the first; ``ends``: a ring of the
+    first and the last alone, with ``channels``, ``mirrored``: of these, of those next to them, and
+    so on. ``span`` is where groups lie (``transfers.groups``).
     """
 
     algorithm: str
@@ -72,6 +74,11 @@ def transfers_of(what: Pattern, gpus: int, domain: int) -> list[Transfers]:
 
 def group_transfers(what: Pattern, ranks: Ints, domain: int) -> Transfers:
     """The transfers of one group of ``ranks``, by the bytes that a member has."""
+    if what.algorithm in (ENDS, MIRRORED):
+        pairs = np.stack([ranks, ranks[::-1]], axis=1)[: len(ranks) // 2].tolist()
+        pairs = pairs[:1] if what.algorithm == ENDS else pairs
+        two = [by_node(each, domain) for each in pairs]
+        return together([pattern("all_reduce", each, channels=what.channels) for each in two])
     members = by_node(ranks.tolist(), domain)
     if what.algorithm in (PAIRS, HIERARCHICAL_PAIRS):
         return _pairs(what, ranks, members)

@@ -183,6 +183,25 @@ def test_hot_experts_take_a_leafs_uplinks_as_their_matrix_says(
     assert exchange.factor == pytest.approx(crossing / busiest, rel=1e-3)
 
 
+@pytest.mark.parametrize(("name", "busy_leaves"), [("embedding_grads", 4), ("copies", 8)])
+def test_the_ends_of_a_pipeline_share_links_as_its_stages_do(name: str, busy_leaves: int) -> None:
+    """Four stages on two nodes each: ends alone sum tied embeddings, all stages mirrored copies."""
+    tied = replace(LLAMA, model=replace(LLAMA.model, tied_embeddings=True))
+    job = tied.job(Recipe(tp=8, sp=True, pp=4, recompute="full"))
+    congestion = Congestion(job, spec().network)  # type: ignore[arg-type]
+    group = communicators(job)["embedding"]
+    op = Collective(name, "all_reduce", 2**30, "embedding", "fp32")
+    alone = congestion.alone(op, True, group)
+    assert congestion.price(op, True, group).seconds == pytest.approx(2 * alone.seconds, rel=0.01)
+    slowed = congestion.slowed(op, True, group, alone)
+    assert slowed.factor == pytest.approx(2, rel=1e-3)
+    assert slowed.congested is not None
+    first = congestion.model.network.first
+    assert (slowed.congested.played.busy[first["leaf"] :] > 0).sum() == 2 * busy_leaves
+    use = network_use(job, build_workload(job), spec().network)  # type: ignore[arg-type]
+    assert {each.communicator: each.groups for each in use.communicators}["embedding"] == 16
+
+
 def test_the_report_names_what_is_busy() -> None:
     job = LLAMA.job(RECIPES[1])
     use = network_use(job, build_workload(job), spec(HALF).network)  # type: ignore[arg-type]
