@@ -185,7 +185,7 @@ def test_hot_experts_take_a_leafs_uplinks_as_their_matrix_says(
 
 @pytest.mark.parametrize(("name", "busy_leaves"), [("embedding_grads", 4), ("copies", 8)])
 def test_the_ends_of_a_pipeline_share_links_as_its_stages_do(name: str, busy_leaves: int) -> None:
-    """Four stages on two nodes each: ends alone sum tied embeddings, all stages mirrored copies."""
+    """Four stages on two nodes each: the ends sum tied embeddings, all stages mirrored copies."""
     tied = replace(LLAMA, model=replace(LLAMA.model, tied_embeddings=True))
     job = tied.job(Recipe(tp=8, sp=True, pp=4, recompute="full"))
     congestion = Congestion(job, spec().network)  # type: ignore[arg-type]
