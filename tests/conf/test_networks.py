@@ -13,7 +13,7 @@ from tests.conf.conftest import names
 from trainscout.commands.schemas import register_commands
 from trainscout.commands.simulator_choice import build_simulator
 from trainscout.conf.build import build_question
-from trainscout.simulators.predictor.network.choice import BETWEEN_NODES
+from trainscout.simulators.predictor.network.choice import COMMUNICATORS
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.registry import SimulatorSpec, check_simulator
 
@@ -39,7 +39,7 @@ def test_every_engine_plays_over_every_topology(
     spec = build_simulator(config)
     assert spec.network is not None
     assert spec.network.choice.engine == engine
-    assert spec.network.choice.communicators == BETWEEN_NODES
+    assert spec.network.choice.communicators == COMMUNICATORS
     assert spec.network.fabric.name == topology
     question = build_question(config)
     check_simulator(spec, question.gpu, question.cluster)

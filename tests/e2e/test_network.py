@@ -45,8 +45,7 @@ def test_json_has_the_factors_and_the_time_they_cost(tmp_path):
         answers.append(json.loads(done.stdout))
     full, worn = answers
     assert worn["step_time_s"] > full["step_time_s"]
-    (use,) = worn["network"]
-    assert use["communicator"] == "dp"
+    use = next(each for each in worn["network"] if each["communicator"] == "dp")
     # Of two uplinks one is left.
     assert use["congestion_factor"] >= 7.9
     assert use["hot_links"][0]["link"].startswith("leaf0-spine0:")
@@ -77,7 +76,7 @@ def test_a_search_assumes_the_network_it_was_told(tmp_path):
         "space=moye", "executor=serial", "tracking=none", "verbosity=verbose",
         cwd=tmp_path,
     )  # fmt: skip
-    assert "as the flow engine plays them over leaf_spine" in " ".join(done.stdout.split())
+    assert "as the flow engine plays it over leaf_spine" in " ".join(done.stdout.split())
 
 
 def test_a_fabric_is_drawn_and_priced(tmp_path):

@@ -19,13 +19,12 @@ from .topology.fabric import Failure, SwitchFabric
 WHITEBOX = "whitebox"
 ENGINES = ("flow", "packet", "hybrid")
 NETWORKS = (WHITEBOX, *ENGINES)
-# Those that usually leave a node.
-BETWEEN_NODES = ("dp", "expert_dp", "ep", "cp", "pp")
 # As many as NCCL opens.
 MOST_QUEUE_PAIRS = 128
 # Each on and off in every combination.
 MOST_NEIGHBOURS = 4
-COMMUNICATORS = (*BETWEEN_NODES, "tp", "etp", "etp_ep")
+# What sends more than a few numbers; shares and copies of dp count as dp.
+COMMUNICATORS = ("dp", "expert_dp", "ep", "etp_ep", "cp", "pp", "tp", "etp")
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class NetworkChoice:
     engine: str = WHITEBOX
     """``whitebox`` (nothing slows communication down) or the engine that plays the communication
     of ``communicators`` over the declared switches."""
-    communicators: tuple[str, ...] = BETWEEN_NODES
-    """Those whose communication ``engine`` plays."""
+    communicators: tuple[str, ...] = COMMUNICATORS
+    """Those whose communication ``engine`` plays, where it leaves a node."""
     most_bytes_per_gpu: float = 64e6
     """No GPU sends more in one play: congestion is a matter of shares, and longer messages would
     only take longer to play."""
@@ -149,8 +148,10 @@ class CongestedNetwork:
     def words(self) -> str:
         """The network in one line, for whoever reads a prediction made with it."""
         choice, fabric = self.choice, self.fabric
-        words = f"{' '.join(choice.communicators)} congest as the {choice.engine} engine plays"
-        words += f" them over {fabric.name} ({fabric.tiers} tiers"
+        played = choice.communicators
+        words = "all that leaves nodes" if played == COMMUNICATORS else " ".join(played)
+        words += f" congests as the {choice.engine} engine plays it over {fabric.name}"
+        words += f" ({fabric.tiers} tiers"
         if fabric.planes > 1:
             words += f", {fabric.planes} planes"
         if fabric.routing != "ecmp":

@@ -22,7 +22,7 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.congestion import Congestion
 from trainscout.simulators.predictor.replay.network_use import network_use
-from trainscout.simulators.predictor.workload.communicators import communicators
+from trainscout.simulators.predictor.workload.communicators import communicators, dimension
 from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.registry import SimulatorSpec, check_simulator, get_simulator
@@ -77,6 +77,31 @@ def test_a_network_on_which_nothing_is_shared_changes_nothing(recipe: Recipe) ->
     unvalidated = question(oversubscription=None).job(recipe)
     for choice in ({}, {"communicators": ("pp",)}):
         assert predicted(unvalidated, spec(FULL, **choice)).step_time_s == alone.step_time_s
+
+
+def test_whatever_leaves_a_node_is_played() -> None:
+    """What is not named shares no link: searches would choose it, as if oversubscription were free
+    for it. (Of a whole replica only norms are summed: single numbers.)"""
+    sharded = EXPERTS.job(replace(MIXTRAL, zero_stage=3, dp_shard=8))
+    named = {dimension(name) for name in communicators(sharded)}
+    assert named - {"model"} == set(NetworkChoice().communicators)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        LLAMA.job(Recipe(tp=16, sp=True, recompute="full")),
+        EXPERTS.job(replace(MIXTRAL, tp=2, etp=2, sp=True, moe_dispatcher="allgather")),
+    ],
+)
+def test_tensor_parallelism_and_gathered_tokens_meet_others_too(job: Job) -> None:
+    narrow = replace(HALF, nics_per_leaf=8)
+    played = predicted(job, spec(narrow))
+    but_these = tuple(set(NetworkChoice().communicators) - {"tp", "etp", "etp_ep"})
+    assert (
+        played.step_time_s
+        > 1.05 * predicted(job, spec(narrow, communicators=but_these)).step_time_s
+    )
 
 
 def test_nor_does_it_for_experts() -> None:
@@ -205,7 +230,8 @@ def test_the_ends_of_a_pipeline_share_links_as_its_stages_do(name: str, busy_lea
 def test_the_report_names_what_is_busy() -> None:
     job = LLAMA.job(RECIPES[1])
     use = network_use(job, build_workload(job), spec(HALF).network)  # type: ignore[arg-type]
-    (dp,) = use.communicators
+    dp, inside = use.communicators
+    assert (inside.communicator, inside.factor, inside.busy) == ("tp", 1, None)
     assert (dp.communicator, dp.groups, dp.group.size) == ("dp", 8, 8)
     assert dp.factor == pytest.approx(2, rel=1e-3)
     assert dp.alone_s < dp.seconds < 2 * dp.alone_s
