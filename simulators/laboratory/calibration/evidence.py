@@ -370,9 +370,9 @@ def conditioned(
     """What rows ``known`` (draws, k) say, and means and variances of ``others`` (draws, m) by it
     (``posterior.predicted``)."""
     mine, theirs = runs.take(known), runs.take(others)
-    found = posterior.condition(prior, posterior.covariance(prior, mine, mine), errors[known])
-    across = posterior.covariance(prior, theirs, mine)
-    return found, *posterior.predicted(found, across, posterior.variance(prior, theirs))
+    found = posterior.condition(prior, posterior.covariances(prior, mine, mine), errors[known])
+    across = posterior.covariances(prior, theirs, mine)
+    return found, *posterior.predicted(found, across, posterior.variances(prior, theirs))
 
 
 def _density(prior: Prior, runs: Columns, errors: Vector, draw: Drawn) -> Vector:

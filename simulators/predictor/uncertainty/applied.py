@@ -18,7 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from .interval import LEVEL
-from .posterior import Columns, Conditioned, Prior, Vector, covariance, mean, moments, variance
+from .posterior import Columns, Conditioned, Prior, Vector, covariances, mean, moments, variances
 
 _REACH = NormalDist().inv_cdf(LEVEL)
 # No error is known better than to a ten thousandth.
@@ -36,8 +36,8 @@ def part_logs(prior: Prior, runs: Columns, found: Conditioned) -> Vector:
     apart = runs.shares - _usual(runs)
     across = prior.part**2 * apart @ np.swapaxes(runs.shares, -1, -2)
     own = prior.part**2 * (apart**2).sum(axis=-1)
-    expected, variances = moments(found, across, own)
-    sure = weight(np.sqrt((expected**2).mean(axis=-1)), variances.mean(axis=-1))
+    expected, unknown = moments(found, across[..., None, :, :], own[..., None, :])
+    sure = weight(np.sqrt((expected**2).mean(axis=-1)), unknown.mean(axis=-1))
     return sure[..., None] * _parts(prior, runs, found)
 
 
@@ -46,9 +46,10 @@ def scale_logs(prior: Prior, runs: Columns, found: Conditioned, of: Columns) -> 
     ``part_logs``; their shares do not count."""
     usual = _usual(runs)
     alike = Columns(of.kinds, of.sizes, np.broadcast_to(usual, of.shares.shape))
-    expected, variances = moments(found, covariance(prior, alike, runs), variance(prior, alike))
+    across, own = covariances(prior, alike, runs), variances(prior, alike)
+    expected, unknown = moments(found, across, own)
     parts = (usual[..., 0, :] * part_logs(prior, runs, found)).sum(axis=-1)
-    logs: Vector = weight(expected, variances) * expected - parts[..., None]
+    logs: Vector = weight(expected, unknown) * expected - parts[..., None]
     return logs
 
 

@@ -5,8 +5,10 @@ of one table share; of what those on one GPU, of one software, model, precision,
 something that changes smoothly with sizes and degrees; of each part of the step times how much
 longer that part takes; and of an error of its own. How large each is was learned from published
 runs (``calibration_prior.yaml``, by ``trainscout calibrate evidence``). The errors of single runs
-have heavy tails (Student's t, so that one wrong run does not decide), and how large they are is
-learned from the runs themselves: every size of ``NOISES`` is weighed by how well it explains them.
+have heavy tails (Student's t, so that one wrong run does not decide), as has what all runs on one
+GPU, of one software, share (half-Cauchy, so that runs which agree are believed however far off);
+how large they are is learned from the runs themselves: every size of ``NOISES`` and ``OVERALLS``
+is weighed by how well it explains them.
 
 Rasmussen and Williams 2006, equations 2.25, 2.26 and 2.30; weights of runs as in the EM algorithm
 for errors of Student's t (Lange, Little and Taylor 1989).
@@ -35,6 +37,15 @@ Vector = NDArray[np.float64]
 PRIOR = Path(__file__).with_name("calibration_prior.yaml")
 NOISES = np.array([0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.2, 0.4])
 """Typical errors of single runs that are weighed, as logarithms."""
+OVERALLS = np.array([1.0, 4.0, 16.0, 64.0])
+"""How many times as large as those of publications an error that all runs on one GPU, of one
+software, share may be."""
+# Each with each.
+_NOISES = np.tile(NOISES, len(OVERALLS))
+_WIDER = np.repeat(OVERALLS**2 - 1, len(NOISES))
+# Of a half-Cauchy distribution (Gelman 2006), each what is nearest to it.
+_BELOW = np.arctan([0, *np.sqrt(OVERALLS[:-1] * OVERALLS[1:]), np.inf]) * 2 / np.pi
+_LOG_CHANCES = np.repeat(np.log(np.diff(_BELOW)), len(NOISES))
 FREEDOM = 4.0
 """Degrees of freedom of Student's t, of errors and of what is predicted."""
 _ROUNDS = 3
@@ -65,6 +76,8 @@ class Traits:
     ep: int
 
 
+# Of ``KINDS`` the first two: one machine with one software.
+_MACHINE = 2
 KINDS = ("gpu", "software", "precision", "experts", "shape", "recompute", "zero_stage")
 SIZES = ("num_gpus", "sequence_length", "hidden_size", "micro_batch", "tp", "pp", "ep")
 RECIPE_TRAITS = (
@@ -176,24 +189,40 @@ def variance(prior: Prior, of: Columns) -> Vector:
     return found
 
 
+def covariances(prior: Prior, one: Columns, other: Columns) -> Vector:
+    """``covariance`` by noise and overall error, (..., s, n, m)."""
+    same = (one.kinds[..., :, None, :_MACHINE] == other.kinds[..., None, :, :_MACHINE]).all(
+        axis=-1
+    )
+    wider = prior.overall**2 * _WIDER[:, None, None] * same[..., None, :, :]
+    found: Vector = covariance(prior, one, other)[..., None, :, :] + wider
+    return found
+
+
+def variances(prior: Prior, of: Columns) -> Vector:
+    """The diagonals of ``covariances``, (..., s, n)."""
+    found: Vector = variance(prior, of)[..., None, :] + prior.overall**2 * _WIDER[:, None]
+    return found
+
+
 @dataclass(frozen=True)
 class Conditioned:
-    """Runs with known errors, by noise (s): logarithms of ``weights`` (s,), ``pull`` (s, n), the
-    inverse covariance times the errors, and that ``inverse`` (s, n, n)."""
+    """Runs with known errors, by noise and overall error (s): logarithms of ``weights`` (s,),
+    ``pull`` (s, n), the inverse covariance times the errors, and that ``inverse`` (s, n, n)."""
 
     log_weights: Vector
     pull: Vector
     inverse: NDArray[Any]
 
 
-def condition(prior: Prior, covariance: Vector, errors: Vector) -> Conditioned:
-    """Learn from errors (..., n) with covariance (..., n, n); arrays may be stacked."""
-    variances = NOISES[:, None] ** 2
-    weights = np.ones((*errors.shape[:-1], len(NOISES), errors.shape[-1]))
+def condition(prior: Prior, covariances: Vector, errors: Vector) -> Conditioned:
+    """Learn from errors (..., n) with ``covariances`` (..., s, n, n); arrays may be stacked."""
+    variances = _NOISES[:, None] ** 2
+    weights = np.ones((*errors.shape[:-1], len(_NOISES), errors.shape[-1]))
     identity, own = np.eye(errors.shape[-1]), errors[..., None, :]
     for last in (*[False] * (_ROUNDS - 1), True):
         noise = variances / weights
-        whole = covariance[..., None, :, :] + identity * noise[..., None, :]
+        whole = covariances + identity * noise[..., None, :]
         inverse = np.linalg.inv(whole)
         pull = (inverse @ own[..., None])[..., 0]
         if not last:
@@ -201,7 +230,8 @@ def condition(prior: Prior, covariance: Vector, errors: Vector) -> Conditioned:
             squares = (noise * pull) ** 2 + np.maximum(left, 0.0)
             weights = (FREEDOM + 1) / (FREEDOM + squares / variances)
     log_weights = -0.5 * ((own * pull).sum(axis=-1) + np.linalg.slogdet(whole)[1])
-    log_weights -= 0.5 * ((np.log(NOISES / prior.noise)) / prior.noise_spread) ** 2
+    log_weights -= 0.5 * ((np.log(_NOISES / prior.noise)) / prior.noise_spread) ** 2
+    log_weights += _LOG_CHANCES
     log_weights -= np.logaddexp.reduce(log_weights, axis=-1)[..., None]
     return Conditioned(log_weights, pull, inverse)
 
@@ -210,12 +240,12 @@ def predicted(found: Conditioned, across: Vector, own: Vector) -> tuple[Vector, 
     """Means and variances (..., s, m) of errors of other runs.
 
     Args:
-        across: covariance (..., m, n) with the known runs; ``own`` (..., m) their variances.
+        across: covariances (..., s, m, n) with the known runs; ``own`` (..., s, m) their
+            variances.
     """
-    across = across[..., None, :, :]
     means = (across @ found.pull[..., None])[..., 0]
     known = ((across @ found.inverse) * across).sum(axis=-1)
-    return means, np.maximum(own[..., None, :] - known + NOISES[:, None] ** 2, _LEAST_VARIANCE)
+    return means, np.maximum(own - known + _NOISES[:, None] ** 2, _LEAST_VARIANCE)
 
 
 def mean(found: Conditioned, means: Vector) -> Vector:
@@ -229,7 +259,7 @@ def moments(found: Conditioned, across: Vector, own: Vector) -> tuple[Vector, Ve
     without their own errors; arguments as of ``predicted``."""
     means, variances = predicted(found, across, own)
     weights, middle = np.exp(found.log_weights)[..., None], mean(found, means)
-    left = np.maximum(variances - NOISES[:, None] ** 2, 0.0) + (means - middle[..., None, :]) ** 2
+    left = np.maximum(variances - _NOISES[:, None] ** 2, 0.0) + (means - middle[..., None, :]) ** 2
     return middle, (weights * left).sum(axis=-2)
 
 
@@ -257,8 +287,7 @@ class Posterior:
 
     def __init__(self, runs: Columns, errors: Vector, prior: Prior | None = None) -> None:
         self._prior, self._runs = prior or published_prior(), runs
-        self._found = condition(self._prior, covariance(self._prior, runs, runs), errors)
-        self._pull = mean(self._found, self._found.pull)
+        self._found = condition(self._prior, covariances(self._prior, runs, runs), errors)
 
     @property
     def known(self) -> tuple[Prior, Columns, Conditioned]:
@@ -267,14 +296,14 @@ class Posterior:
 
     def errors(self, of: Columns) -> Vector:
         """The whole expected errors (m,)."""
-        return covariance(self._prior, of, self._runs) @ self._pull
+        return mean(self._found, self._spread(of)[0])
 
     @property
     def part_spreads(self) -> Vector:
         """Standard deviations (5,) of what is unknown of the logarithm of each part's time."""
         prior = self._prior.part**2
-        own = np.full(len(SHARES), prior)
-        return np.sqrt(moments(self._found, prior * self._runs.shares.T, own)[1])
+        own, across = np.full((1, len(SHARES)), prior), prior * self._runs.shares.T[None]
+        return np.sqrt(moments(self._found, across, own)[1])
 
     def ends(self, of: Columns, level: float) -> tuple[Vector, Vector]:
         """Ends (m,) of the interval that holds ``level`` of the errors around their mean."""
@@ -286,25 +315,26 @@ class Posterior:
     @property
     def noise(self) -> float:
         """The typical error of single runs, as far as it is known."""
-        return float(np.exp(np.exp(self._found.log_weights) @ np.log(NOISES)))
+        return float(np.exp(np.exp(self._found.log_weights) @ np.log(_NOISES)))
 
     def covariance(self, of: Columns) -> Vector:
         """Covariance (m, m) of what is still unknown, without single runs' own errors."""
-        across = covariance(self._prior, of, self._runs)
-        weights = np.exp(self._found.log_weights)
-        inverse = np.tensordot(weights, self._found.inverse, 1)
-        apart = across @ (self._found.pull - self._pull).T
-        found: Vector = covariance(self._prior, of, of) - across @ inverse @ across.T
-        return found + (weights * apart) @ apart.T
+        across = covariances(self._prior, of, self._runs)
+        weights, means = np.exp(self._found.log_weights), self._spread(of)[0]
+        known = across @ self._found.inverse @ np.swapaxes(across, -1, -2)
+        left = np.tensordot(weights, covariances(self._prior, of, of) - known, 1)
+        apart = means - mean(self._found, means)
+        found: Vector = left + (weights * apart.T) @ apart
+        return found
 
     def spreads(self, of: Columns) -> Vector:
         """Standard deviations (m,) of what is still unknown, without single runs' own errors."""
-        across = covariance(self._prior, of, self._runs)
-        return np.sqrt(moments(self._found, across, variance(self._prior, of))[1])
+        across = covariances(self._prior, of, self._runs)
+        return np.sqrt(moments(self._found, across, variances(self._prior, of))[1])
 
     def _spread(self, of: Columns) -> tuple[Vector, Vector]:
-        across = covariance(self._prior, of, self._runs)
-        return predicted(self._found, across, variance(self._prior, of))
+        across = covariances(self._prior, of, self._runs)
+        return predicted(self._found, across, variances(self._prior, of))
 
 
 def log_density(errors: Vector, variances: Vector) -> Vector:

@@ -34,14 +34,26 @@ def columns(*traits, shares=NOTHING):
 
 def test_a_shared_error_is_the_mean_shrunk_by_number_and_spread():
     known = columns(ONE, replace(ONE, tp=2), replace(ONE, tp=4))
-    errors = np.array([0.1, 0.1, 0.1])
-    found = Posterior(known, errors, LEVEL).errors(columns(OTHER))
+    errors, other = np.array([0.1, 0.1, 0.1]), replace(OTHER, gpu=ONE.gpu, software=ONE.software)
+    found = Posterior(known, errors, LEVEL).errors(columns(other))
     # Equal errors are as a normal error's would be but for weights above one: 3 runs at 0.025.
     assert 0.1 * 3 / (3 + 0.025**2 / 0.1**2) <= found[0] < 0.1
-    few = Posterior(known.take(np.array([0])), errors[:1], LEVEL).errors(columns(OTHER))
+    few = Posterior(known.take(np.array([0])), errors[:1], LEVEL).errors(columns(other))
     assert few[0] < found[0]
     spread = Posterior(known, np.array([0.1, 0.3, -0.1]), replace(LEVEL, noise=0.2))
-    assert spread.errors(columns(OTHER))[0] < found[0]
+    assert spread.errors(columns(other))[0] < found[0]
+
+
+@pytest.mark.parametrize("times", [0.5, 1.3, 2.0, 2.8])
+def test_runs_that_agree_are_believed_however_far_off_they_are(times: float) -> None:
+    known = columns(*(replace(ONE, tp=tp) for tp in (1, 2, 4)))
+    errors = np.log(times) + np.array([0.01, -0.01, 0.0])
+    found = Posterior(known, errors)
+    assert found.errors(columns(replace(ONE, tp=8)))[0] == pytest.approx(np.log(times), abs=0.03)
+    low, high = found.ends(columns(replace(ONE, tp=8)), 0.8)
+    assert low[0] < np.log(times) < high[0] < low[0] + 0.15
+    # Of another machine that says little.
+    assert abs(found.errors(columns(OTHER))[0]) < 0.05
 
 
 def test_one_wrong_run_does_not_decide():
