@@ -170,15 +170,12 @@ def _compare(call: Call) -> Sequence[Shadow | None]:
         value = plain.full((1,) * call.results[0].dim(), share, dtype=torch.float64)
         return [Known(value, Grade.EXPECTED, Kind.SHARE)]
     # Flags are 0 or 1, which says nothing of either.
-    whole = [
-        t
-        for t, _ in pairs
-        if not (t.is_floating_point() or t.dtype is torch.bool) and t.numel() > 1
-    ]
-    by_one = len(whole) == 2 and whole[0].shape == whole[1].shape
-    if not same and (by_one or (len(whole) == 1 and isinstance(other, int))):
-        # Whole numbers seldom meet one by one: the two ends of edges, of which few are loops, or
-        # tokens that were generated and the one that pads.
+    many = [t for t, _ in pairs if t.dtype is not torch.bool and t.numel() > 1]
+    by_one = len(many) == 2 and many[0].shape == many[1].shape
+    whole = len(many) == 1 and not many[0].is_floating_point()
+    if not same and (by_one or (whole and isinstance(other, int))):
+        # Numbers seldom meet one by one: weights and what they were before a reset, the two ends
+        # of edges, of which few are loops, or tokens that were generated and the one that pads.
         return [filled(call.results[0], True, Grade.EXPECTED)]
     return [None]
 

@@ -399,6 +399,19 @@ def test_whole_numbers_that_nobody_knows_differ_one_by_one() -> None:
     assert [size.grade for size in rank.sizes] == ["expected"] * 2
 
 
+def test_weights_are_taken_to_change_when_they_are_reset() -> None:
+    rank = FakeRank()
+    with rank:
+        weight = rank.unknown(100, 100)
+        before = weight.clone()
+        weight.normal_()
+        assert rank.read(torch.any(weight != before)) is True
+        assert rank.grade((weight != before).any()) == "expected"
+        # Nor is a number found among them, nor does a check of equality fail.
+        assert rank.read((weight != 0.5).any()) is False
+        assert rank.read((weight == before).all()) is True
+
+
 def test_overflow_checks_find_nothing() -> None:
     rank = FakeRank()
     scale = rank.enter(torch.tensor(65536.0))
