@@ -191,14 +191,16 @@ def flash_attn_3_varlen_func(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
     max_seqlen_q: int,
     max_seqlen_k: int,
     *_: Any,
     **options: Any,
 ) -> Any:
-    """FlashAttention-3 of packed sequences, ``[tokens, heads, width]``."""
+    """FlashAttention-3 of packed sequences, ``[tokens, heads, width]``, or of rows."""
+    if cu_seqlens_q is None or cu_seqlens_k is None:
+        return flash_attn_3_func(q, k, v, **options)
     form = ("thd", cu_seqlens_q.shape[0] - 1, int(max_seqlen_q), int(max_seqlen_k))
     return _flash_3(q, k, v, form, **options)
 

@@ -67,17 +67,17 @@ def test_training_without_modules(tmp_path: Path) -> None:
     attention = [each.inputs for each in operations if "attention_fwd" in each.name]
     assert [each[-1] for each in attention] == [
         *["flash3", "flash2"] * 2,
-        *["flash3"] * 2,
+        *["flash3"] * 3,
         *["flash2"] * 4,
     ]
     assert attention[4][3:6] == ("bshd", "causal", (7, 0))
     assert (attention[5][3:5], attention[5][8:11]) == (("thd", "none"), (2, 48, 48))
     assert [each[3:5] for each in attention[6:]] == [
-        *[("bshd", "causal"), ("bshd", "none")],
+        *[("bshd", "none"), ("bshd", "causal"), ("bshd", "none")],
         *[("thd", "none")] * 2,
     ]
     # Dropout is of training alone.
-    assert [each[6] for each in attention[6:]] == [0.0, 0.1, 0.1, 0.0]
+    assert [each[6] for each in attention[7:]] == [0.0, 0.1, 0.1, 0.0]
     (gradient,) = [each for each in operations if "attention_bwd" in each.name][-1:]
     assert gradient.inputs[-1] == "flash3"
     # Two sequences of up to 48 tokens, of which eight are seen.

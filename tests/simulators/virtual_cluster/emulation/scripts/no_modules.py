@@ -99,6 +99,7 @@ assert grads[1] is given
 flat, lengths = heads.flatten(0, 1), {"max_seqlen_q": 48, "max_seqlen_k": 48}
 packed = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, **lengths}
 _flash_attn_forward(flat, flat, flat, **packed)
+assert flash_attn_varlen_func(heads, heads, heads, None, None, 48, 48).shape == heads.shape
 # Modules of flash-attn: over rows, and over packed sequences of their own.
 whole = torch.stack([heads] * 3, dim=2)
 assert FlashSelfAttention(causal=True)(whole).shape == heads.shape
