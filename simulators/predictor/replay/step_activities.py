@@ -18,7 +18,7 @@ import numpy as np
 from trainscout.simulators.predictor.collectives.price import CollectivePrice
 from trainscout.simulators.predictor.network.choice import NetworkChoice
 from trainscout.simulators.predictor.network.collectives.congestion import Pattern, group_transfers
-from trainscout.simulators.predictor.network.collectives.play import play
+from trainscout.simulators.predictor.network.collectives.play import crossings, play
 from trainscout.simulators.predictor.network.collectives.transfers import (
     Transfers,
     groups,
@@ -391,13 +391,13 @@ class _Build:
 
     def _pairs(self, lane: int, made: Transfers) -> _Gang:
         """As ``_gang``, of equal transfers between pairs: as long as their fullest link takes."""
-        ideal = self.model.ideal
-        routes = find_routes(ideal, made.source, made.destination, made.label)
+        ideal, settings = self.model.ideal, self.model.settings
+        parts = split(made, self.model.network.planes * settings.queue_pairs)
+        routes = find_routes(ideal, parts.source, parts.destination, parts.label)
         if not (routes.links >= ideal.first["nic"]).any():
             return _Gang((lane,), None)
-        links, flows = np.unique(routes.links[routes.links >= 0], return_counts=True)
-        unit_s = float((flows / ideal.rate_bytes_per_s[links]).max())
-        parts = split(made, self.model.network.planes * self.model.settings.queue_pairs)
+        carried = np.bincount(*crossings(routes, parts.share), ideal.num_links)
+        unit_s = float((carried / ideal.rate_bytes_per_s).max())
         return _Gang((lane,), parts, unit_s, float(routes.latency_s.max()))
 
     def _join(self, stage_of: Ints) -> None:

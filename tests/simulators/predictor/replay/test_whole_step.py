@@ -63,6 +63,14 @@ def test_a_network_on_which_nothing_is_shared_costs_nothing(job: Job) -> None:
         assert seconds == pytest.approx(found.alone_s, rel=1e-6)
 
 
+@pytest.mark.parametrize("queue_pairs", [1, 2])
+def test_ports_of_a_nic_each_send_their_part_between_stages(queue_pairs: int) -> None:
+    job = SHORT.job(Recipe(tp=8, sp=True, pp=4, recompute="full"))
+    found = played(job, replace(FULL, planes=2), queue_pairs=queue_pairs)
+    (between,) = [each for each in found.slowdowns if each.communicator == "pp"]
+    assert between.together_s == pytest.approx(between.alone_s, rel=1e-6)
+
+
 def test_what_has_one_dimension_shares_with_nobody() -> None:
     found = played(LLAMA.job(RECIPES[1]), HALF)
     assert found.together_s == pytest.approx(found.apart_s, rel=1e-9)
