@@ -200,6 +200,11 @@ class Training:
             problem = "is not of images, whose patches have learned positions"
             allowed = f"{model.sequence_length}, or null"
             raise InputError("training.sequence_length", length, problem, allowed)
+        diffusion = model.diffusion
+        if diffusion and diffusion.modulation != "shared" and length <= diffusion.text_tokens:
+            problem = f"leaves no latents beside {diffusion.text_tokens} tokens of text"
+            allowed = f"more than {diffusion.text_tokens}"
+            raise InputError("training.sequence_length", length, problem, allowed)
         wordless = model.diffusion is not None or model.pooled is not None
         if wordless and (self.dpo or self.distillation):
             problem = f"is of probabilities of words, which {model.name} has none of"

@@ -130,3 +130,11 @@ def test_what_is_not_of_them_is_refused(job, field: str) -> None:
     with pytest.raises(InputError) as caught:
         check_job(job)
     assert caught.value.field == field
+
+
+def test_text_that_leaves_no_latents_is_refused():
+    text = JOINED.diffusion.text_tokens
+    with pytest.raises(InputError, match=rf"sequence_length={text}: .*more than {text}"):
+        make_job(JOINED, training={"sequence_length": text}).training.check_for(JOINED)
+    make_job(JOINED, training={"sequence_length": text + 1}).training.check_for(JOINED)
+    make_job(CROSSING, training={"sequence_length": 8}).training.check_for(CROSSING)
