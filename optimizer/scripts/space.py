@@ -291,7 +291,7 @@ def compile_script_space(
         derived.append((name, parse(f"derived.{name}", _as_text(text), known)))
         known.add(name)
     constraints = compile_constraints(
-        "constraints", spec.get("constraints"), names, question.quantities
+        "constraints", _over_knobs(spec.get("constraints"), derived), names, question.quantities
     )
     means = mapping_of("means", spec.get("means"))
     for meant, of in means.items():
@@ -316,6 +316,20 @@ def compile_script_space(
     )
     _refuse_unused(space)
     return space
+
+
+def _over_knobs(texts: Any, derived: Sequence[tuple[str, Expression]]) -> Any:
+    """Constraints with what derived names stand for in their place."""
+    if not isinstance(texts, (list, tuple)):
+        return texts
+    plain: dict[str, str] = {}
+
+    def written_out(text: str) -> str:
+        return re.sub(r"[A-Za-z_]\w*", lambda name: plain.get(name[0], name[0]), text)
+
+    for name, expression in derived:
+        plain[name] = f"({written_out(expression.text)})"
+    return [written_out(text) if isinstance(text, str) else text for text in texts]
 
 
 def _as_text(value: Any) -> Any:
