@@ -177,10 +177,7 @@ def graph_scope(job: Job) -> tuple[str, ...]:
 
 def _predicted_scope(job: Job) -> tuple[str, ...]:
     """What a job's CUDA graphs hold in its prediction."""
-    moe, framework = job.model.moe, job.framework
-    fused = framework.fused_experts and job.precision == "mxfp8"
-    whole = moe is None or moe.padded or fused or not framework.graphs_leave_experts
-    return WHOLE_ITERATION if whole else UP_TO_EXPERTS
+    return WHOLE_ITERATION if job.replays_iterations else UP_TO_EXPERTS
 
 
 def unsupported(job: Job, framework: str) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ def framework_of(
         changes["fp8_param_gather"] = _quantised_parameters(statement, era)
         changes |= _gates(row, statement, era)
     if name == "torchtitan":
-        changes |= _torchtitan(row, statement, era)
+        changes |= _torchtitan(statement, era)
     if name in ("huggingface", "deepspeed") and row.gated_mlp == 0:
         # Its GPT-2, NeoX, BLOOM and Falcon make queries, keys and values in one product.
         changes["separate_projections"] = False
@@ -285,7 +285,7 @@ def _quantised_parameters(statement: Statement, era: Era) -> tuple[str, ...]:
     return eight if without else (*eight, "nvfp4")
 
 
-def _torchtitan(row: Row, statement: Statement, era: Era) -> dict[str, object]:
+def _torchtitan(statement: Statement, era: Era) -> dict[str, object]:
     """TorchTitan's switches: its blocks are compiled where asked for, which its first report (mid
     2024) did not."""
     changes: dict[str, object] = {}
@@ -296,9 +296,6 @@ def _torchtitan(row: Row, statement: Statement, era: Era) -> dict[str, object]:
         loss = {} if statement.says("compile", "loss") else {"cross_entropy": "eager"}
         changes |= {"written_dispatch": "fp32", **loss}
         changes["recompute_stops_early"] = era.before(_SINCE["whole_layers_in_titan"])
-    if given(row.pp, 1) > 1:
-        # FSDP2 adds up unreduced gradients in the type it reduces them in.
-        changes["accumulate_grads_fp32"] = True
     return changes
 
 

@@ -210,6 +210,22 @@ class Job:
         return self.precision in ("fp32", "tf32") or self.autocasts
 
     @property
+    def replays_iterations(self) -> bool:
+        """Whether CUDA graphs hold whole steps: they do not end where tokens go to experts."""
+        moe, framework = self.model.moe, self.framework
+        fused = framework.fused_experts and self.precision == "mxfp8"
+        whole = moe is None or moe.padded or fused or not framework.graphs_leave_experts
+        return framework.cuda_graphs and whole
+
+    @property
+    def accumulates_fp32(self) -> bool:
+        """Whether gradients are added up in fp32; under a pipeline FSDP2 adds up unreduced ones,
+        in the type that it reduces them in."""
+        framework = self.framework
+        reduced_later = framework.reduce_grads_fp32 and self.recipe.pp > 1
+        return framework.accumulate_grads_fp32 or reduced_later
+
+    @property
     def frozen_weights(self) -> str:
         """What frozen weights of layers are kept in (``Lora.frozen_weights``)."""
         lora = self.training.lora

@@ -31,11 +31,7 @@ REDUCE, GATHER = "reduce_gradients", "gather_parameters"
 
 
 def gradient_bytes_per_parameter(job: Job) -> int:
-    framework = job.framework
-    if framework.accumulate_grads_fp32 or job.keeps_fp32:
-        return 4
-    # Under a pipeline FSDP2 adds up unreduced gradients, in the type that it reduces them in.
-    return 4 if framework.reduce_grads_fp32 and job.recipe.pp > 1 else 2
+    return 4 if job.accumulates_fp32 or job.keeps_fp32 else 2
 
 
 def bucket_parameters(job: Job) -> int | None:

@@ -271,7 +271,9 @@ def _stream_projections(model: Model) -> int:
 def embedding_parameters(shard: Shard) -> LocalParameters:
     """Word embedding rows of this rank, learned positions and inputs of layers (replicated)."""
     model, rows = shard.model, shard.embedding_rows
-    positions = model.sequence_length if model.position == "learned" else 0
+    # Frameworks refuse sequences that are longer than their table: it grows with them.
+    length = max(model.sequence_length, shard.sequence * shard.cp)
+    positions = length if model.position == "learned" else 0
     if model.pooled is not None and model.pooled.patch_size:
         ahead = (model.pooled.patch_size + 1 + positions) * model.hidden_size
         stem = sum(each.weights + each.channels for each in model.pooled.stem)

@@ -129,6 +129,7 @@ class Shard:
         """What a rank of a job holds, of a framework what fields are called as there."""
         recipe, framework = job.recipe, job.framework
         facts: dict[str, Any] = {name: getattr(framework, name) for name in _of_framework()}
+        facts["accumulate_grads_fp32"] = job.accumulates_fp32
         return cls(
             model=_dispatching(job),
             batch=recipe.micro_batch * job.training.sequences_per_sample,

@@ -314,13 +314,18 @@ def test_a_large_table_is_bounded_in_bulk():
 
 
 @given(jobs(), st.sampled_from([True, False]))
-def test_what_the_host_takes_enters_no_operation_and_no_memory(job, graphs):
+def test_what_the_host_takes_enters_no_pass_and_no_memory(job, graphs):
     assert knobs_entering(HOST) == ("cuda_graphs",)
     other = replace(job, recipe=replace(job.recipe, cuda_graphs=graphs))
-    assert build_workload(other) == build_workload(job)
+    # But for the search for NaN that graphs of whole steps leave out.
+    assert _without_finish(other) == _without_finish(job)
     bounds, others = bounds_of(job), bounds_of(other)
     assert bounds.used_bytes == others.used_bytes
     assert bounds.memory_bytes == others.memory_bytes
+
+
+def _without_finish(job):
+    return [(stage.chunks, stage.optimizer) for stage in build_workload(job).stages]
 
 
 def test_every_field_of_a_recipe_enters_a_bound():

@@ -225,13 +225,6 @@ def test_fsdp2_reduces_in_fp32_and_copies_what_it_gathers():
     assert (first.reduce_grads_fp32, first.copies_gathered) == (False, False)
 
 
-def test_fsdp_under_a_pipeline_adds_gradients_up_in_fp32():
-    label = "TorchTitan (PyTorch FSDP2)"
-    assert framework(framework=label, dist_optimizer="fsdp2").accumulate_grads_fp32
-    alone = framework(framework=label, dist_optimizer="fsdp2", pp=1, dp=32)
-    assert not alone.accumulate_grads_fp32
-
-
 def test_megatron_had_flash_attention_by_default_later_than_tuned_stacks():
     assert framework(framework="Megatron-LM (2023 commit)").attention == "unfused"
     own = framework(framework="MegaScale", source="MegaScale (NSDI 2024, arXiv 2402.15627)")

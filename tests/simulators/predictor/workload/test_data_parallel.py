@@ -19,6 +19,7 @@ from trainscout.simulators.predictor.workload.data_parallel import (
 )
 from trainscout.simulators.predictor.workload.ir import Block, Collective, Streaming
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from trainscout.simulators.predictor.workload.shard import Shard
 
 
 def collectives(block: Block) -> list[Collective]:
@@ -98,6 +99,14 @@ def test_bytes_per_parameter(training: dict[str, Any], gradient: int, parameter:
     job = make_job(training=training)
     assert gradient_bytes_per_parameter(job) == gradient
     assert parameter_bytes(job) == parameter
+
+
+def test_fsdp_under_a_pipeline_adds_gradients_up_in_fp32() -> None:
+    facts = {"reduce_grads_fp32": True, "accumulate_grads_fp32": False}
+    for stages, size in ((1, 2), (2, 4)):
+        job = make_job(pp=stages, zero_stage=1, training=facts)
+        assert gradient_bytes_per_parameter(job) == size
+        assert Shard.of(job).accumulate_grads_fp32 == (size == 4)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

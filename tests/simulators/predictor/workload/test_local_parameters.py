@@ -37,7 +37,7 @@ def replicated_parameters(job: Job) -> int:
         per_layer += 2 * norm_parameters(model, model.qk_head_dim)
     total = model.num_layers * per_layer + norm_parameters(model, h)
     if model.position == "learned":
-        total += model.sequence_length * h
+        total += max(model.sequence_length, job.sequence_length) * h
     for layer in range(model.num_layers):
         if model.is_moe_layer(layer):
             assert model.moe is not None
