@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainscout.reports.dialects.setting import Code, unknown_knobs
+from trainscout.reports.dialects.software import unsaid_facts
 from trainscout.reports.dialects.tuning import unpacked, untrainable
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import DEEPSPEED
@@ -27,6 +28,8 @@ _TOGETHER = (
     *("pipeline_layout", "overlap_param_gather", "grad_dtype", "moe_dispatcher", "cuda_graphs"),
     "optimizer_offload",
 )
+# Fields of the software that its files say, or that are said not to be supported.
+_FACTS = ("accumulate_grads_fp32", "waits_for_reductions", "attention", "cuda_graphs")
 
 
 def settings_of(job: Job) -> dict[str, Any]:
@@ -124,6 +127,7 @@ def unsupported(job: Job) -> tuple[str, ...]:
         missing.append(f"gradients in fp32 under zero_stage=0 (they stay {job.precision})")
     if job.optimizer in ("adam_bf16", "adam_pure_bf16"):
         missing.append(f"optimizer={job.optimizer} (moments stay fp32)")
+    missing += unsaid_facts(job, _FACTS)
     missing += unpacked(job)
     if job.precision == "tf32":
         missing.append("precision=tf32 (torch.backends.cuda.matmul.allow_tf32 in the script)")

@@ -146,7 +146,13 @@ class HuggingFaceReader:
             if group not in (None, 1):
                 self.options.assume(f"zero_hpz_partition_size = {group}", "no second copy is kept")
             overlap = bool(self.options.on("--ds.zero_optimization.overlap_comm")) and stage < 3
-            return {"zero_stage": stage, "overlap_grad_reduce": overlap} | self._offload(stage)
+            summed = self.options.text("--ds.data_types.grad_accum_dtype") == "fp32" and stage > 0
+            fields = {
+                "zero_stage": stage,
+                "overlap_grad_reduce": overlap,
+                "grad_dtype": "fp32" if summed else None,
+            }
+            return fields | self._offload(stage)
         strategy = self._fsdp()
         if strategy is None:
             return {"zero_stage": 0, "overlap_grad_reduce": True}

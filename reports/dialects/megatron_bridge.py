@@ -12,6 +12,7 @@ from trainscout.reports.dialects import megatron_lm
 from trainscout.reports.dialects.megatron_core import FP4
 from trainscout.reports.dialects.megatron_layers import expert_layers
 from trainscout.reports.dialects.setting import Code, Settings
+from trainscout.reports.dialects.software import unsaid_facts
 from trainscout.reports.dialects.tuning import untrainable
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import MEGATRON_BRIDGE, MEGATRON_LM
@@ -63,7 +64,8 @@ def unsupported(job: Job) -> tuple[str, ...]:
         words.append("framework.fused_wgrad (it turns it off under Megatron-FSDP)")
     if job.keeps_quantised and job.precision in FP4:
         words.append(f"fp8_param_gather in {job.precision} (its configuration has it since 0.5)")
-    return tuple(words)
+    said = megatron_lm.facts(job) | {"fused_experts"}
+    return (*words, *unsaid_facts(job, said))
 
 
 def configuration(job: Job) -> dict[str, Section]:
@@ -102,7 +104,8 @@ def _sections(job: Job, settings: Settings) -> dict[str, Section]:
             **_switches(settings, "use_megatron_fsdp"),
             "grad_reduce_in_fp32": job.framework.accumulate_grads_fp32,
             **_switches(settings, "overlap_grad_reduce overlap_param_gather"),
-            **_unchecked("check_for_nan_in_grad", False, settings),
+            "check_for_nan_in_grad": "--no-check-for-nan-in-loss-and-grad" not in settings,
+            "average_in_collective": not job.framework.divides_gradients,
         },
         "dist": _switches(settings, "use_megatron_fsdp use_tp_pp_dp_mapping use_sharp"),
         "comm_overlap": _overlap(settings),
@@ -117,14 +120,13 @@ def _sections(job: Job, settings: Settings) -> dict[str, Section]:
             **({"pretrained_checkpoint": Code("PRETRAINED")} if is_finetuning(job) else {}),
         },
         "rng": _switches(settings, "te_rng_tracker"),
-        **_unchecked("rerun_state_machine", {"check_for_nan_in_loss": False}, settings),
+        **(
+            {"rerun_state_machine": {"check_for_nan_in_loss": False}}
+            if "--no-check-for-nan-in-loss-and-grad" in settings
+            else {}
+        ),
         **_adapters(job),
     }
-
-
-def _unchecked(name: str, value: Any, settings: Settings) -> Section:
-    """What does not look for infinite numbers, where nothing may wait to."""
-    return {name: value} if "--no-check-for-nan-in-loss-and-grad" in settings else {}
 
 
 def _graphs(settings: Settings) -> Section:
@@ -229,7 +231,7 @@ def _model(job: Job, settings: Settings) -> Section:
         **_taken(settings, "account_for_loss_in_pipeline_split recompute_granularity"),
         **_recomputed(settings),
         **_graphs(settings),
-        **({"use_transformer_engine_op_fuser": True} if fuses_experts(job) else {}),
+        **({"use_transformer_engine_op_fuser": fuses_experts(job)} if job.model.moe else {}),
         **({"cpu_offloading": True} if recipe.offloaded_layers else {}),
         **_taken(settings, "cpu_offloading_num_layers"),
     }

@@ -16,6 +16,10 @@ from trainscout.reports.dialects.megatron_bridge import TITLE, argument_of
 from trainscout.reports.dialects.megatron_reader import MegatronReader
 from trainscout.reports.dialects.options import Reading
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 
 # In this order: what follows counts more, as Bridge sets it last.
 _SECTIONS = (
@@ -39,6 +43,12 @@ _ON = {
 }
 # Of numbers that argue for nothing, and of what other fields say better.
 _LEFT_OUT = ("vocab_size", "tokenizer_type", "num_query_groups", "bf16", "fp16", "fp8", "fp4")
+# Switches of the software, by field, and whether they turn it on.
+_FACTS = {
+    "check_for_nan_in_grad": ("checks_gradients", True),
+    "average_in_collective": ("divides_gradients", False),
+    "use_transformer_engine_op_fuser": ("fused_experts", True),
+}
 _MIXED = {
     "fp8_delayed": ("hybrid", "delayed"),
     "fp8_current": ("hybrid", "tensorwise"),
@@ -72,6 +82,22 @@ class BridgeReader(MegatronReader):
 
     def __init__(self, table: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         super().__init__(list(words_of_configuration(table)), environment)
+        sections = [each for name in _SECTIONS if isinstance(each := table.get(name), Mapping)]
+        fields = {name: value for each in sections for name, value in each.items()}
+        self._facts = {
+            fact: value is on
+            for name, (fact, on) in _FACTS.items()
+            if isinstance(value := fields.get(name), bool)
+        }
+        self.options.note("it says no variables: NCCL and PyTorch's allocator are as declared")
+
+    def framework(
+        self, base: Framework, model: Model, recipe: Recipe, training: Training
+    ) -> Framework:
+        """The software with what fields switch in it."""
+        found = super().framework(base, model, recipe, training)
+        unsaid = {fact: getattr(base, fact) for fact, _ in _FACTS.values()}
+        return replace(found, **(unsaid | self._facts))
 
     def reading(self) -> Reading:
         """What became of the fields that stand for arguments; call it last."""
@@ -114,7 +140,7 @@ def words_of_configuration(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _arguments(name: str, value: Any) -> Iterator[str]:
-    if name in _LEFT_OUT or name.startswith("_"):
+    if name in _LEFT_OUT or name in _FACTS or name.startswith("_"):
         return
     if value is False:
         yield from [_OFF[name]] if name in _OFF else ()

@@ -28,6 +28,7 @@ from trainscout.reports.dialects.setting import (
     with_other_knobs,
     write,
 )
+from trainscout.reports.dialects.software import facts_of, unsaid_facts
 from trainscout.reports.dialects.tuning import unpacked, untrainable
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import MEGATRON_LM
@@ -70,7 +71,16 @@ def settings_of(job: Job) -> Settings:
 
 def unsupported(job: Job) -> tuple[str, ...]:
     """What it leaves to the data, and what no argument says, in words."""
-    return (*unpacked(job), *["positions with a temperature (YaRN)"] * job.model.scaled_rope)
+    missing = ["positions with a temperature (YaRN)"] * job.model.scaled_rope
+    return (*unpacked(job), *missing, *unsaid_facts(job, facts(job)))
+
+
+def facts(job: Job) -> frozenset[str]:
+    """Fields of the software that arguments say."""
+    said = {"cuda_graphs", "graphs_leave_experts", "megatron_fsdp", "fp8_param_gather"}
+    said |= {"attention"} if job.framework.attention in ("flash", "unfused") else set()
+    said |= {"cross_entropy"} if _in_place(job) else set()
+    return facts_of(ARGUMENTS) | said
 
 
 def impossible(job: Job) -> tuple[str, ...]:

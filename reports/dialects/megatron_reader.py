@@ -286,8 +286,9 @@ class MegatronReader:
         """Whether the optimizer keeps of the master weights what bf16 parameters lack: the
         precision-aware one does by default (Megatron-Core's ``store_param_remainders``)."""
         words = self.options
-        others = any(words.has(name) for name in ("--fp16", "--optimizer-cpu-offload"))
-        return words.has("--use-precision-aware-optimizer") and not others
+        halves = words.has("--bf16") or not (self.whole or words.has("--fp16"))
+        on_device = not words.has("--optimizer-cpu-offload")
+        return words.has("--use-precision-aware-optimizer") and halves and on_device
 
     def _quantised_parameters(self) -> dict[str, Any]:
         """Whether parameters have the type they are multiplied in."""
@@ -395,6 +396,8 @@ class MegatronReader:
         fused = options.has("--cross-entropy-loss-fusion")
         if options.text("--cross-entropy-fusion-impl", ("native", "te")) == "te" and fused:
             fields["cross_entropy"] = "in_place"
+        elif self.whole and not fused and base.cross_entropy == "in_place":
+            fields["cross_entropy"] = Framework.cross_entropy
         return replace(base, **fields, **segments_of(self.environment))
 
     def _graphs(self) -> dict[str, Any]:

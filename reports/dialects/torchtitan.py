@@ -17,6 +17,7 @@ from trainscout.reports.dialects.setting import (
     with_other_knobs,
     write,
 )
+from trainscout.reports.dialects.software import unsaid_facts
 from trainscout.reports.dialects.tuning import unpacked, untrainable
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import TORCHTITAN
@@ -123,12 +124,35 @@ def unsupported(job: Job) -> tuple[str, ...]:
         missing.append("moe.dispatcher=allgather (alltoall takes its place)")
     if job.optimizer == "adam_pure_bf16":
         missing.append("optimizer=adam_pure_bf16 (weights stay fp32)")
+    if recipe.zero_stage >= 2 and job.dp // job.shard_copies * recipe.cp == 1:
+        missing.append(f"zero_stage={recipe.zero_stage} on one rank (FSDP2 shards over several)")
+    loss, runs = job.framework.cross_entropy, loss_of(job)
+    if loss != runs and TORCHTITAN in job.framework.launch:
+        missing.append(f"framework.cross_entropy={loss} (its loss is {runs})")
+    missing += unsaid_facts(job, _facts(job))
     missing += unpacked(job)
     if job.precision == "tf32":
         missing.append("precision=tf32 (torch.set_float32_matmul_precision in the module)")
     if job.framework.cuda_graphs and not _graphed(job):
         missing.append("CUDA graphs under pipelines or experts")
     return tuple(missing)
+
+
+def loss_of(job: Job) -> str:
+    """What the loss makes of logits (``framework.cross_entropy``)."""
+    if job.framework.cross_entropy == "pieces":
+        return "pieces"
+    return "compiled" if _compiled(job) else "eager"
+
+
+def _compiled(job: Job) -> bool:
+    return job.framework.fusion != "eager" or job.recipe.tp_comm_overlap
+
+
+def _facts(job: Job) -> set[str]:
+    """Fields of the software that its files say, or that are said not to be supported."""
+    runs = "compiled" if _compiled(job) else "eager"
+    return {"cuda_graphs", "cross_entropy", *["fusion"] * (job.framework.fusion == runs)}
 
 
 def equal_chunks(job: Job) -> int | None:
@@ -209,9 +233,6 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     # Unless told, it counts the embedding and the head as a layer each.
     Setting("--parallelism.pipeline-parallel-first-stage-less-layers", lambda job: 0, when=_even),
     Setting("--parallelism.pipeline-parallel-last-stage-less-layers", lambda job: 0, when=_even),
-    Setting(
-        "--compile.enable",
-        lambda job: job.framework.fusion != "eager" or job.recipe.tp_comm_overlap,
-    ),
+    Setting("--compile.enable", _compiled),
     _knob("tp_comm_overlap"),
 )

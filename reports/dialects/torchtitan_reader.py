@@ -77,6 +77,8 @@ class TorchTitanReader:
         if self.model_name is None:
             what = f"configuration {configuration}" if configuration else "model"
             self.options.note(f"its {what} is not a known one: the model is that of model=")
+            if self.recent:
+                self.options.note("its module is not read: optimizer and loss are as declared")
 
     def _flavor(self, flavors: Mapping[str, Mapping[str, str]]) -> str | None:
         name = self.options.text("--model.name")
@@ -196,6 +198,8 @@ class TorchTitanReader:
         }
         if pp == 1:
             return {}
+        if self.recent and self.model_name is None and per_stage is None:
+            self.options.assume("a split of the pipeline in the module", "it is TorchTitan's own")
         fields: dict[str, Any] = {
             "embedding_as_layer": ends["first"] > 0,
             "loss_as_layer": ends["last"] > 0,
@@ -284,16 +288,14 @@ class TorchTitanReader:
             # Its checkpoints do not stop early, which compiled layers do not feel.
             changes |= {"fusion": "eager", "fused_norm": False}
             changes["recompute_stops_early"] = not self.recent
-        if not self._compiled() or "loss" not in components:
+        # A module of one's own has the loss that it is declared to have.
+        if self.recent and (self.model_name is not None or base.cross_entropy == "pieces"):
+            changes["cross_entropy"] = "pieces"
+        elif not self._compiled() or "loss" not in components:
             changes["cross_entropy"] = "eager"
         graphs = not self._on("--training.disable-cuda-graphs", not self.recent)
         if graphs and recipe.pp == 1 and model.moe is None:
             changes["cuda_graphs"] = True
-        if self.recent:
-            changes["cross_entropy"] = "pieces"
-        if recipe.pp > 1:
-            # FSDP2 adds up unreduced gradients in the type it reduces them in.
-            changes["accumulate_grads_fp32"] = True
         return replace(base, **changes)
 
     def reading(self) -> Reading:

@@ -111,6 +111,7 @@ def module_source(job: Job) -> str:
         mlp=_mlp(job),
         hook="None" if model.moe is None else "register_moe_load_balancing_hook",
         experts="" if model.moe is None else _EXPERTS,
+        loss=_LOSSES.get(torchtitan.loss_of(job), _LOSS),
         optimizer=_optimizer(job),
         split=_split(job),
     )
@@ -270,4 +271,6 @@ def _split(job: Job) -> str:
     )
 
 
+_LOSS = "CrossEntropyLoss.Config(global_vocab_size=VOCABULARY)"
+_LOSSES = {"pieces": f"ChunkedLossWrapper.Config(\n            loss_fn={_LOSS}\n        )"}
 _EXPERTS = 'EXPERTS = {"w1_EFD": NORMAL, "w2_EDF": NORMAL, "w3_EFD": NORMAL}\n'

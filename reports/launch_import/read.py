@@ -117,7 +117,9 @@ def read_launch(
     if script.commands and not reading.used:
         problem = f"holds no argument of {reader.title} that is known"
         allowed = f"the configuration of what it starts: {_ALLOWED}"
-        raise InputError("given", origin, problem, allowed)
+        files = sorted(Path(source.strip()).parent.glob("*.json")) if _is_file(source) else []
+        nearest = str(files[0]) if len(files) == 1 else None
+        raise InputError("given", origin, problem, allowed, nearest)
     return ImportedLaunch(reader.title, origin, question, recipe, reading, names_model)
 
 
@@ -132,7 +134,13 @@ def _parsed(source: str) -> tuple[Reader, Script, str, GpuCount]:
         table = _json("given", origin, text)
         of_adapter = "peft_type" in table
         words = words_of_adapter(table) if of_adapter else words_of_deepspeed(table)
-        return HuggingFaceReader(words, {}), script, origin, count
+        json_reader = HuggingFaceReader(words, {})
+        if not of_adapter:
+            json_reader.options.note(
+                "DeepSpeed's JSON says neither recomputation nor kernels, which scripts turn on: "
+                "no layer is recomputed (a.recompute=full to change it)"
+            )
+        return json_reader, script, origin, count
     if origin.endswith((".yaml", ".yml")):
         return _reader_of_yaml(source, origin), script, origin, count
     if origin == _TYPED and text.startswith("--"):

@@ -189,3 +189,13 @@ def test_a_world_that_no_combination_fits(tmp_path):
     spec = {"knobs": {"tp": [2, 4]}, "constraints": ["tp > 4"]}
     with pytest.raises(InputError, match="tp > 4"):
         survey_launches(compiled(spec, ["t.py", "{tp}"], tmp_path))
+
+
+def test_constraints_may_name_what_is_derived(tmp_path):
+    spec = {
+        "knobs": {"tp": [1, 2, 4]},
+        "derived": {"dp": "world_size / tp", "half": "dp / 2"},
+        "constraints": ["half >= 2"],
+    }
+    space = compiled(spec, ["t.py", "{tp}"], tmp_path, world_size=8)
+    assert [dict(each.settings)["tp"] for each in survey_launches(space).recipes] == [1, 2]

@@ -98,6 +98,7 @@ def test_what_accelerate_has_on_the_host(tmp_path, by_file):
 def test_our_own_json_comes_back(tmp_path, stage):
     job = make_job(LLAMA, nodes=2, batch=64, zero_stage=stage, micro_batch=2)
     imported = read_written(tmp_path, settings_of(job), "deepspeed.json")
+    assert any("neither recomputation nor kernels" in note for note in imported.reading.notes)
     assert (imported.recipe.zero_stage, imported.recipe.micro_batch) == (stage, 2)
     assert imported.question.training.precision == job.precision
     assert imported.question.training.global_batch_size == 2 * 16 * job.num_micro_batches
