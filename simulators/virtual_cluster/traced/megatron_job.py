@@ -238,7 +238,7 @@ def gpt_model(
         config=config,
         transformer_layer_spec=submodules,
         vocab_size=model.padded_vocab_size(spec.tp),
-        max_sequence_length=model.sequence_length,
+        max_sequence_length=max(model.sequence_length, spec.sequence_length),
         position_embedding_type="learned_absolute" if learned else model.position,
         **options,
     )
