@@ -72,6 +72,8 @@ def settings_of(job: Job) -> Settings:
 def unsupported(job: Job) -> tuple[str, ...]:
     """What it leaves to the data, and what no argument says, in words."""
     missing = ["positions with a temperature (YaRN)"] * job.model.scaled_rope
+    if job.model.moe is not None and job.framework.fused_experts and job.precision == "mxfp8":
+        missing.append("framework.fused_experts (Megatron-Bridge turns it on)")
     return (*unpacked(job), *missing, *unsaid_facts(job, facts(job)))
 
 

@@ -78,7 +78,7 @@ class TorchTitanReader:
             what = f"configuration {configuration}" if configuration else "model"
             self.options.note(f"its {what} is not a known one: the model is that of model=")
             if self.recent:
-                self.options.note("its module is not read: optimizer and loss are as declared")
+                self.options.note("its module is not read: optimizer, loss, dispatch as declared")
 
     def _flavor(self, flavors: Mapping[str, Mapping[str, str]]) -> str | None:
         name = self.options.text("--model.name")
