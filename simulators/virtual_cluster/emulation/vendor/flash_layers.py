@@ -150,6 +150,11 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return elementwise("layer_norm", x, weight)
 
 
+def swiglu(x: Tensor, y: Tensor) -> Tensor:
+    """``flash_attn.ops.activations.swiglu``: ``silu(x) * y`` in one kernel."""
+    return elementwise("swiglu", x, y)
+
+
 class RMSNorm(torch.nn.Module):
     """A norm over the last dimension."""
 

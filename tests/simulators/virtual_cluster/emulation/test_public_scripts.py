@@ -90,8 +90,8 @@ def test_training_without_modules(tmp_path: Path) -> None:
     flops = [sum(map(kernel_flops, lower(each).kernels)) for each in products]
     assert flops == [2 * 8 * 32 * 48] * 7
     launches = [each.inputs for each in operations if "triton" in each.name]
-    # Two of the script's own, then a loss and its gradient, positions, a norm and its gradients.
-    assert [len(written) for written, *_ in launches] == [1, 1, 2, 1, 2, 4, 5]
+    # Two of the script's own, a gated activation and a loss with gradients, positions, norms'.
+    assert [len(written) for written, *_ in launches] == [1, 1, 1, 1, 2, 1, 2, 4, 5]
 
 
 def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import rotary_emb
 import torch
 import xentropy_cuda_lib
 from flash_attn.modules.mha import FlashCrossAttention, FlashSelfAttention
+from flash_attn.ops.activations import swiglu
 from flash_attn_interface import _flash_attn_backward, _flash_attn_forward, flash_attn_varlen_func
 from kernels import get_kernel
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -113,6 +114,9 @@ with pytest.raises(ValueError, match="qv"):
     _flash_attn_forward(heads, few, few, qv=heads)
 logits = torch.ones(8, 32, device="cuda")
 labels = torch.zeros(8, dtype=torch.int64, device="cuda")
+gate = logits.clone().requires_grad_()
+swiglu(gate, logits).sum().backward()
+assert gate.grad.shape == logits.shape
 losses, sums = xentropy_cuda_lib.forward(logits, labels, 0.0)
 assert xentropy_cuda_lib.backward(losses, logits, sums, labels, 0.0, True) is logits
 rotary_emb.apply_rotary(*logits.chunk(2, -1), *logits.chunk(2, -1), *logits.chunk(2, -1), False)
