@@ -372,7 +372,7 @@ __all__ += ["rearrange", "repeat", "unpad_input"]
 
 def index_first_axis(tensor: Tensor, indices: Tensor) -> Tensor:
     """Rows of ``tensor`` at ``indices``."""
-    rows = tensor.reshape(tensor.shape[0], -1)
+    rows = tensor.reshape(tensor.shape[0], tensor.shape[1:].numel())
     picked = torch.gather(rows, 0, indices[:, None].expand(-1, rows.shape[1]))
     return picked.reshape(-1, *tensor.shape[1:])
 

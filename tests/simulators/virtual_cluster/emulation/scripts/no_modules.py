@@ -11,6 +11,7 @@ import pytest
 import rotary_emb
 import torch
 import xentropy_cuda_lib
+from flash_attn.bert_padding import index_first_axis
 from flash_attn.modules.mha import FlashCrossAttention, FlashSelfAttention
 from flash_attn.ops.activations import swiglu
 from flash_attn_interface import _flash_attn_backward, _flash_attn_forward, flash_attn_varlen_func
@@ -101,6 +102,7 @@ flat, lengths = heads.flatten(0, 1), {"max_seqlen_q": 48, "max_seqlen_k": 48}
 packed = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, **lengths}
 _flash_attn_forward(flat, flat, flat, **packed)
 assert flash_attn_varlen_func(heads, heads, heads, None, None, 48, 48).shape == heads.shape
+assert index_first_axis(flat[:0], torch.arange(0, device="cuda")).shape == flat[:0].shape
 # Modules of flash-attn: over rows, and over packed sequences of their own.
 whole = torch.stack([heads] * 3, dim=2)
 assert FlashSelfAttention(causal=True)(whole).shape == heads.shape
