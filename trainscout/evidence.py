@@ -50,9 +50,10 @@ def runs_by(*columns: str) -> Counter[tuple[str, ...]]:
 
 
 def runs_of_model(model: Model) -> int:
-    """Those of a model's shape; a vocabulary that was padded otherwise is the same. Rows state no
-    indexer: of two models of a shape, they are the one without."""
-    if any(kind.attention and kind.attention.index for kind in model.kinds.values()):
+    """Those of a model's shape; a vocabulary that was padded otherwise is the same. Rows state
+    neither indexers, towers nor pooling: of two models of a shape, they are the one without."""
+    indexed = any(kind.attention and kind.attention.index for kind in model.kinds.values())
+    if indexed or model.towers or model.pooled:
         return 0
     shape = {
         "num_layers": model.num_layers,

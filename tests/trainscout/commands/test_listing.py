@@ -48,6 +48,8 @@ def test_runs_of_a_model_are_of_its_shape_and_no_other_s(capsys):
     assert runs["deepseek_v3"] != "no run"
     # Of V3's shape, and what was run had no indexer.
     assert runs["deepseek_v3_2"] == "no run"
+    assert runs["qwen3_8b"] != "no run"
+    assert runs["qwen3_vl_8b"] == runs["clip_vit_l14"] == "no run"
     assert told["deepseek_v3_2"].endswith("; estimated: indexed attention")
     assert "estimated" not in told["deepseek_v3"]
     # Layers, width and heads are the same; vocabulary and MLP are not.
