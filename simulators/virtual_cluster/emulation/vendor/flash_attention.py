@@ -127,7 +127,7 @@ def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **op
     return flash_attn_varlen_func(q, *kv.unbind(dim=1), *arguments, **options)
 
 
-class FlashSelfAttention(torch.nn.Module):  # type: ignore[misc]
+class FlashSelfAttention(torch.nn.Module):
     """Attention of packed queries, keys and values, as ``flash_attn.modules.mha`` has it."""
 
     def __init__(

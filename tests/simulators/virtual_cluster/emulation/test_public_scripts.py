@@ -408,7 +408,7 @@ optimizer.step()
         ("kernel()", 1, "went on without apex.contrib.nobody, which it imports at "),
         ("import nothing_of_it", 1, "the script went on without "),
         ("import nothing_of_it", 1, "-m pip install nothing-of-it\n"),
-        ("import cv2_of.it, cv2", 1, "-m pip install cv2-of\n"),
+        ("import cv2_of.it, yaml", 1, "-m pip install cv2-of\n"),
         ("import nothing_of_it, yaml\nfrom more_of.it import c", 1, "nothing-of-it more-of\n"),
         ("try:\n    import b_of\nexcept ImportError:\n    raise ValueError", 1, "install b-of\n"),
         ("import torch.nothing", 1, "No module named 'torch.nothing'"),
