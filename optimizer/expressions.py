@@ -105,8 +105,14 @@ class Expression:
             return False
 
 
-def parse(field: str, text: object, known: Collection[str]) -> Expression:
-    """Parse ``text`` of the configuration field ``field``, which may read the names ``known``.
+def parse(
+    field: str,
+    text: object,
+    known: Collection[str],
+    derived: Mapping[str, Expression] | None = None,
+) -> Expression:
+    """Parse ``text`` of the configuration field ``field``, which may read the names ``known`` and,
+    as if they were written out, those ``derived`` from these.
 
     Raises:
         InputError: for anything that is not in the grammar, or an unknown name.
@@ -118,15 +124,20 @@ def parse(field: str, text: object, known: Collection[str]) -> Expression:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(field, text, "is not an expression", GRAMMAR) from error
     names: set[str] = set()
-    evaluate = _compile(field, text, tree.body, known, names)
+    evaluate = _compile(field, text, tree.body, known, derived or {}, names)
     return Expression(field, text, frozenset(names), evaluate)
 
 
 def _compile(
-    field: str, text: str, node: ast.expr, known: Collection[str], names: set[str]
+    field: str,
+    text: str,
+    node: ast.expr,
+    known: Collection[str],
+    derived: Mapping[str, Expression],
+    names: set[str],
 ) -> _Compiled:
     def sub(child: ast.expr) -> _Compiled:
-        return _compile(field, text, child, known, names)
+        return _compile(field, text, child, known, derived, names)
 
     match node:
         case ast.Constant(value=bool() | int() | str() as value):
@@ -134,9 +145,16 @@ def _compile(
         case ast.Name(id=name) if name in _CONSTANTS:
             constant = _CONSTANTS[name]
             return lambda _: constant
+        case ast.Name(id=name) if name in derived:
+            if beyond := sorted(derived[name].names.difference(known)):
+                problem = f"rests on {beyond[0]}, which is not a name this expression may use"
+                raise InputError(field, name, problem, known)
+            names |= derived[name].names
+            return derived[name]._evaluate
         case ast.Name(id=name):
             if name not in known:
-                raise InputError(field, name, "is not a name this expression may use", known)
+                allowed = [*known, *derived]
+                raise InputError(field, name, "is not a name this expression may use", allowed)
             names.add(name)
             return lambda values: values[name]
         case ast.BinOp(op=op) if type(op) in _ARITHMETIC:

@@ -205,14 +205,19 @@ def compile_part(spec: Mapping[str, Any], question: Question) -> Space:
 
 
 def compile_constraints(
-    field: str, texts: Any, names: Sequence[str], quantities: Collection[str]
+    field: str,
+    texts: Any,
+    names: Sequence[str],
+    quantities: Collection[str],
+    derived: Mapping[str, Expression] | None = None,
 ) -> tuple[tuple[Expression, ...], ...]:
-    """Constraints grouped by the last knob, of ``names``, that they read."""
+    """Constraints grouped by the last knob, of ``names``, that they read, also by way of what is
+    ``derived`` from these."""
     if not isinstance(texts, (list, tuple, type(None))):
         raise InputError(field, texts, "is not a list", "a list of expressions")
     groups: list[list[Expression]] = [[] for _ in names]
     for index, text in enumerate(texts or ()):
-        expression = parse(f"{field}[{index}]", text, {*quantities, *names})
+        expression = parse(f"{field}[{index}]", text, {*quantities, *names}, derived)
         read = [names.index(name) for name in expression.names if name in names]
         if not read:
             raise InputError(f"{field}[{index}]", text, "reads no knob", names)

@@ -286,12 +286,15 @@ def compile_script_space(
     repeats = _repeats(spec.get("repeats"), known)
     known |= set(repeats)
     derived: list[tuple[str, Expression]] = []
+    written_out: dict[str, Expression] = {}
     for name, text in mapping_of("derived", spec.get("derived")).items():
-        _refuse_taken(f"derived.{name}", name, known)
-        derived.append((name, parse(f"derived.{name}", _as_text(text), known)))
+        field, text = f"derived.{name}", _as_text(text)
+        _refuse_taken(field, name, known)
+        derived.append((name, parse(field, text, known)))
+        written_out[name] = parse(field, text, known, written_out)
         known.add(name)
     constraints = compile_constraints(
-        "constraints", _over_knobs(spec.get("constraints"), derived), names, question.quantities
+        "constraints", spec.get("constraints"), names, question.quantities, written_out
     )
     means = mapping_of("means", spec.get("means"))
     for meant, of in means.items():
@@ -316,20 +319,6 @@ def compile_script_space(
     )
     _refuse_unused(space)
     return space
-
-
-def _over_knobs(texts: Any, derived: Sequence[tuple[str, Expression]]) -> Any:
-    """Constraints with what derived names stand for in their place."""
-    if not isinstance(texts, (list, tuple)):
-        return texts
-    plain: dict[str, str] = {}
-
-    def written_out(text: str) -> str:
-        return re.sub(r"[A-Za-z_]\w*", lambda name: plain.get(name[0], name[0]), text)
-
-    for name, expression in derived:
-        plain[name] = f"({written_out(expression.text)})"
-    return [written_out(text) if isinstance(text, str) else text for text in texts]
 
 
 def _as_text(value: Any) -> Any:

@@ -97,3 +97,11 @@ def test_a_condition_without_a_whole_value_does_not_hold():
     assert not fits.holds({"a": 2, "b": 2})
     assert not fits.holds({"a": 5, "b": 2})
     assert not fits.holds({"a": 5, "b": 0})
+
+
+def test_a_derived_name_reads_what_it_stands_for_and_no_more():
+    half = parse("derived.half", "a // 2", {"a", "b"})
+    assert parse("f", "half + 1", {"a"}, {"half": half}).names == {"a"}
+    assert parse("f", "half + 1", {"a"}, {"half": half})({"a": 4}) == 3
+    with pytest.raises(InputError, match="rests on a"):
+        parse("f", "half + 1", {"b"}, {"half": half})

@@ -76,7 +76,7 @@ def check_plausible(question: Question) -> None:
     for row in cluster.measured:
         servers = cluster.domain / cluster.gpus_per_node
         between = row.nodes > max(1, servers)
-        link_gbs = (between and servers * nics_gbs) or inside_gbs
+        link_gbs = servers * nics_gbs if between and nics_gbs else inside_gbs
         # What switches sum counts twice; Gb/s would be eight times as many.
         if row.bus_gbs > 4 * link_gbs:
             problem = f"has {row.kind} at {row.bus_gbs:g} GB/s over links of {link_gbs:g}"

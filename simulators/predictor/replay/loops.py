@@ -72,14 +72,14 @@ class Loop:
     @functools.cached_property
     def compiled(self) -> Callable[..., Any]:
         _load_arrays()
-        from numba import njit
+        from trainscout.simulators.predictor.network.compiled import compiled as compile_loop
 
         names = dict(self._written.__globals__)
         for function in (*self._helpers, self._written):
             # Numba looks names up where a function says: there, what it calls is compiled.
             own = FunctionType(function.__code__, names, function.__name__)
             own.__module__, own.__qualname__ = function.__module__, function.__qualname__
-            names[function.__name__] = njit(cache=True, no_cfunc_wrapper=True)(own)
+            names[function.__name__] = compile_loop(own)
         compiled: Callable[..., Any] = names[self._written.__name__]
         return compiled
 

@@ -13,10 +13,10 @@ from .weights import parameter_bytes, weight_casts
 
 # What the host's memory moves a parameter: gradient, master and both moments are read and all but
 # the gradient written, in fp32; then it is cast to 16 bits. ZeRO-Offload also takes the gradients'
-# norm there, and clips them; under ZeRO 3 the GPU takes the norm, and the host looks through
-# gradients in 16 bits for infinities (8: |g| made, compared, looked through) and NaNs (4).
+# norm there (4), and clips them (8); under ZeRO 3 the GPU takes the norm, and the host looks
+# through gradients in 16 bits for infinities (8: |g| made, compared, looked through), NaNs (4).
 _HOST_UPDATE_BYTES = 28 + 6
-_HOST_CLIP_BYTES, _HOST_CLIP_BYTES_ZERO3 = 12, 8 + 12
+_HOST_CLIP_BYTES, _HOST_CLIP_BYTES_ZERO3 = 4 + 8, 8 + 8 + 4
 # fp32 master, moments and gradient; ZeRO-Offload adds the 16-bit parameters that travel back.
 _HOST_STATES_BYTES = 16
 _HOST_COPY_BYTES = 2

@@ -82,8 +82,6 @@ def swallowed(recorder: Recorder, rank: int, code: int) -> tuple[Finding, ...]:
 
 # What a rank's run amounted to, in a few lines on the terminal.
 
-_MOST_NUMBERS = 12
-
 
 def show_summary(
     state: RankState, trace: Path, wall_s: float, cpu_s: float, findings: Sequence[Any]
@@ -115,7 +113,7 @@ def show_summary(
     # What a script prints last is often a bar of progress, whose line is not ended.
     console.print()
     console.print(table)
-    if lines := listed(recorder.unknown_values(), _MOST_NUMBERS):
+    if lines := listed(recorder.unknown_values()):
         console.print("invented (nobody knows them without computing; do not read results):")
         for line in lines:
             console.print(f"  {line}", soft_wrap=True)
@@ -179,7 +177,7 @@ def _watch(
         if recorder.finished_steps != step:
             step, began_s, patience_s = recorder.finished_steps, now_cpu_s, wait_s
         elif now_cpu_s - began_s > patience_s:
-            most = listed(recorder.unknown_values(), _MOST_NUMBERS)[:4]
+            most = listed(recorder.unknown_values())[:4]
             loop = "A loop that waits for data may not end; read most often of what nobody knows:"
             lines = [loop, *(f"  {line}" for line in most)] if most else []
             worked = f"rank {rank} has worked for {now_cpu_s - began_s:.0f} CPU s on step {step}: "

@@ -55,7 +55,7 @@ class Unknown:
         return f"{self.count} x {self.operation} = {self.value}{expected} at {self.where}{hint}"
 
 
-def listed(values: Iterable[Unknown], most: int) -> list[str]:
+def listed(values: Iterable[Unknown], most: int = 12) -> list[str]:
     """Lines for places where values were read that nobody knows, with the last of them: all that a
     script goes on by, ``most`` others, those read most often first; of set-up in one line."""
     found: dict[tuple[str, str], Unknown] = {}

@@ -18,7 +18,6 @@ from .simulation import Simulation
 from .tasks import Step
 
 _GIB = 2**30
-_MOST_NUMBERS = 12
 # Room for every column where output is no terminal.
 _TABLE_WIDTH = 110
 
@@ -98,7 +97,7 @@ def show_report(simulation: Simulation, measured: Measured) -> None:
 
 def show_unknown(values: Sequence[Unknown]) -> None:
     """Print on standard error what ranks went on with that nobody knew."""
-    if lines := listed(values, _MOST_NUMBERS):
+    if lines := listed(values):
         head = "[*] values that nobody knows without computing; what is made of them, losses\n"
         body = "".join(f"    {line}\n" for line in lines)
         sys.stderr.write(f"{head}    above all, means nothing:\n{body}")

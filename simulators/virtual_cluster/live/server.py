@@ -335,8 +335,8 @@ class LiveServer:
         running = [rank.number for rank in self._ranks.values() if rank.running]
         lines = [f"ranks that run: {', '.join(map(str, running))}"] if running else []
         lines += waits[:_MOST_WAITS]
-        if more := len(waits) - _MOST_WAITS:
-            lines += [f"and {more} more"] if more > 0 else []
+        if (more := len(waits) - _MOST_WAITS) > 0:
+            lines.append(f"and {more} more")
         told = "".join(f"  {line}\n" for line in lines)
         sys.stderr.write(f"live: no rank has gone on for {waited_s:.0f} s:\n{told}")
 

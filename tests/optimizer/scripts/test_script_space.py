@@ -193,9 +193,11 @@ def test_a_world_that_no_combination_fits(tmp_path):
 
 def test_constraints_may_name_what_is_derived(tmp_path):
     spec = {
-        "knobs": {"tp": [1, 2, 4]},
+        "knobs": {"tp": [1, 2, 4], "mode": ["dp", "fsdp"]},
         "derived": {"dp": "world_size / tp", "half": "dp / 2"},
-        "constraints": ["half >= 2"],
+        # Text that is spelled like a name is text.
+        "constraints": ["half >= 2 and mode == 'dp'"],
     }
-    space = compiled(spec, ["t.py", "{tp}"], tmp_path, world_size=8)
-    assert [dict(each.settings)["tp"] for each in survey_launches(space).recipes] == [1, 2]
+    space = compiled(spec, ["t.py", "{tp}", "{mode}"], tmp_path, world_size=8)
+    found = [each.start.words for each in survey_launches(space).recipes]
+    assert found == [("t.py", "1", "dp"), ("t.py", "2", "dp")]
