@@ -177,7 +177,7 @@ class Congestion:
                 algorithm = "hierarchical_pairs"
             back = op.name.startswith("combine") and bool(loads)
             return [Pattern(algorithm, span, loads=layer, back=back) for layer in loads or ((),)]
-        if op.kind != "all_reduce":
+        if op.kind != "all_reduce" and algorithm != "pat":
             algorithm = "ring"
         channels = 1 if algorithm == "hierarchical" else price.channels
         return [Pattern(algorithm, span, channels)]

@@ -44,11 +44,11 @@ _MOST_PEERS = 16
 class Pattern:
     """Who sends to whom in the groups of one dimension, all of them at the same time.
 
-    ``algorithm``: ``ring``, ``tree`` or ``hierarchical`` with ``channels``; ``pairs``: everybody
-    to everybody, member ``j`` of every group receiving ``loads[j]`` of all that is sent (empty:
-    as much as any other), or sending it where ``back``; ``hierarchical_pairs``: the same in two
-    levels, over the network to the GPU of the same place in the other node (NVLink domain), which
-    passes it on (DeepEP, HybridEP); ``neighbours``: every member to the next and to the one
+    ``algorithm``: ``ring``, ``tree``, ``hierarchical`` with ``channels``, or ``pat``; ``pairs``:
+    all to everybody, member ``j`` of every group receiving ``loads[j]`` of all that is sent
+    (empty: as much as any other), or sending it where ``back``; ``hierarchical_pairs``: the same
+    in two levels, over the network to the GPU of the same place in the other node (NVLink domain),
+    which passes it on (DeepEP, HybridEP); ``neighbours``: every member to the next and to the one
     before; ``round``: every member to the next, the last to the first; ``ends``: a ring of the
     first and the last alone, with ``channels``, ``mirrored``: of these, of those next to them, and
     so on. ``span`` is where groups lie (``transfers.groups``).

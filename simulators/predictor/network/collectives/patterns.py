@@ -20,11 +20,12 @@ from trainscout.simulators.predictor.question.errors import (
 from .transfers import Floats, Transfers, together, transfers
 
 Members = Sequence[Sequence[int]]
-ALGORITHMS = ("ring", "tree", "hierarchical")
+ALGORITHMS = ("ring", "tree", "hierarchical", "pat")
 # NCCL's algorithms by what moves; those that reduce inside the node first have two levels.
 OF_NCCL = {
     "ring": "ring",
     "tree": "tree",
+    "pat": "pat",
     "nvls": "hierarchical",
     "nvls_tree": "hierarchical",
     # Rings of nodes in order leave and enter each leaf once, as the trees of switches that sum do.
@@ -52,7 +53,7 @@ def pattern(
     Args:
         kind: all_reduce, all_gather, reduce_scatter or all_to_all.
         members: GPUs by node.
-        algorithm: how an all-reduce goes; the other kinds are rings or pairs.
+        algorithm: how an all-reduce goes (``pat``: how another does); else rings or pairs.
         channels: rings or trees side by side, each with an equal part of the data.
 
     Raises:
@@ -69,6 +70,8 @@ def pattern(
         return tree(members, channels)
     if algorithm == "hierarchical" and kind == "all_reduce":
         return hierarchical(members)
+    if algorithm == "pat":
+        return aggregated_trees(members)
     return ring(members, _ROUNDS[kind], channels)
 
 
@@ -85,6 +88,23 @@ def ring(members: Members, rounds: float, channels: int) -> Transfers:
         pairs = list(zip(order, order[1:] + order[:1], strict=True))
         parts.append(transfers(pairs, share, channel))
     return together(parts)
+
+
+def aggregated_trees(members: Members) -> Transfers:
+    """NCCL's PAT: what each member has goes down a binomial tree from it, farthest first, so that
+    half of all goes to the next (Jeaugey 2025, arXiv:2506.20252); a reduce-scatter is the same
+    backwards."""
+    ranks = [gpu for node in members for gpu in node]
+    count = len(ranks)
+    # Who is so far from the tree's root has it from one as near as its lowest bit.
+    steps = np.bincount([place & -place for place in range(1, count)])
+    return together(
+        [
+            transfers(list(zip(ranks, ranks[step:] + ranks[:step], strict=True)), used / count)
+            for step, used in enumerate(steps.tolist())
+            if used
+        ]
+    )
 
 
 def tree(members: Members, channels: int) -> Transfers:

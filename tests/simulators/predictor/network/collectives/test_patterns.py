@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainscout.simulators.predictor.network.collectives.patterns import by_node, exchange, pattern
+from trainscout.simulators.laboratory.collectives.measurements import (
+    ALGORITHMS as NCCL_ALGORITHMS,
+)
+from trainscout.simulators.predictor.network.collectives.patterns import (
+    OF_NCCL,
+    by_node,
+    exchange,
+    pattern,
+)
 from trainscout.simulators.predictor.question.errors import InputError
 
 members = (
@@ -40,6 +48,20 @@ def test_a_tree_takes_all_data_to_one_rank_and_back_to_every_other(nodes, channe
         ups = set(zip(what.source[mine].tolist(), what.destination[mine].tolist(), strict=True))
         assert {(b, a) for a, b in ups} == ups
         assert len(ups) == 2 * (len(ranks) - 1)
+
+
+def test_every_algorithm_of_nccl_is_a_pattern():
+    assert set(NCCL_ALGORITHMS) < set(OF_NCCL)
+
+
+@given(st.integers(2, 40))
+def test_aggregated_trees_send_what_a_ring_does_half_of_it_to_the_next(count):
+    what = pattern("all_gather", [[rank] for rank in range(count)], algorithm="pat")
+    np.testing.assert_allclose(sent(what, range(count)), (count - 1) / count)
+    far = (what.destination - what.source) % count
+    assert what.share[far == 1].sum() == pytest.approx(count // 2)
+    # All that one has reaches each by the bits of how far it is, the farthest step first.
+    assert set(far.tolist()) == {1 << bit for bit in range((count - 1).bit_length())}
 
 
 @given(members)
