@@ -16,7 +16,9 @@ import pytest
 from tests.knobs import values_of
 from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, MLA_MOE, make_job
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.pruning.bounds.recipe_bounds import Bounds
 from trainscout.pruning.equivalence import canonical
+from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.reports.launch.directory import FRAMEWORKS
 from trainscout.reports.launch.launch import Launch
 from trainscout.reports.wording import format_recipe
@@ -152,6 +154,19 @@ def test_what_means_the_same_is_predicted_alike(name: str) -> None:
         changed = [changes(job.recipe, base.recipe) for job in jobs]
         assert times == pytest.approx([times[0]] * len(jobs), rel=1e-12), changed
         assert set(sizes) == {sizes[0]}, changed
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_knob_enters_what_it_declares(name: str) -> None:
+    """Recipes of one table are bounded once per value of what enters a bound: as each alone."""
+    jobs = {job.recipe: job for job in neighbours_of(name)}
+    together = Bounds(jobs.__getitem__)(RecipeTable.of([*jobs]))
+    for row, job in enumerate(jobs.values()):
+        alone = Bounds(jobs.__getitem__)(RecipeTable.of([job.recipe]))
+        changed = changes(job.recipe, base_job(name).recipe)
+        time_s, size = together.step_time_s[row], together.memory_bytes[row]
+        assert time_s == pytest.approx(alone.step_time_s[0], rel=1e-12), changed
+        assert size == alone.memory_bytes[0], changed
 
 
 def test_every_knob_is_varied() -> None:
