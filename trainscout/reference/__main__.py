@@ -79,7 +79,7 @@ def _flat(group: str, choice: str) -> dict[str, str]:
 
 
 # Columns of products and the type that each is priced at.
-_PRODUCTS = {"fp16, bf16": ("bf16", "fp16"), "tf32": ("tf32",), "fp8": ("fp8",)}
+_PRODUCTS = {"fp16, bf16": ("bf16", "fp16"), **{name: (name,) for name in ("tf32", "fp32", "fp8")}}
 
 
 def hardware_page() -> str:
