@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -166,4 +166,5 @@ def _topologies(
     if own != catalogue.topologies[command_defaults("plan")[1]["topology"]]:
         problem = "is not looked at: the study names its switches"
         raise InputError("topology", own.name, problem, "no topology, or no sweep.topologies")
-    return tuple(catalogue.topologies[name] for name in study.topologies)
+    # Those that take over another say its name too.
+    return tuple(replace(catalogue.topologies[name], name=name) for name in study.topologies)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hydra import compose, initialize_config_module
 
-from trainscout.commands.capacity_plan import build_capacity
+import trainscout as ts
+from trainscout.commands.capacity_plan import build_capacity, named_declarations
 from trainscout.commands.schemas import register_commands
+from trainscout.planning.cells import study_cells
 from trainscout.planning.study import Target, WhatIf
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -37,6 +41,19 @@ def test_a_model_is_a_name_of_the_hub_or_a_configuration_too(tmp_path):
     models = f"sweep.models=[meta-llama/Llama-3.1-8B,{file}]"
     cells = plan("sweep=llama3_8b", models).cells
     assert {cell.question.model.num_layers for cell in cells} == {32, 12}
+
+
+def test_switches_that_take_over_others_are_cells_of_their_own(tmp_path):
+    (tmp_path / "topology").mkdir()
+    for name, ratio in (("ours", 1), ("cheaper", 4)):
+        text = f"defaults: [leaf_spine]\noversubscription: {ratio}\n"
+        (tmp_path / "topology" / f"{name}.yaml").write_text(text)
+    named = ts.catalogue(tmp_path)
+    declared = plan("sweep=llama3_8b")
+    study = replace(declared.study, topologies=("ours", "cheaper"))
+    framework, simulator = named.frameworks["any"], ts.simulator(network="flow")
+    cells = study_cells(study, named_declarations(study, framework, named, simulator))
+    assert len({cell.key for cell in cells}) == len(cells) == 2 * len(declared.cells)
 
 
 def test_targets_and_what_ifs_are_typed():
