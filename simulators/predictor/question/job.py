@@ -286,7 +286,15 @@ class Job:
             return None
         model = replace(model, dropout=False, num_mtp_layers=0)
         dpo = None if training.dpo is None else replace(training.dpo, precomputed=True)
-        training = replace(training, lora=None, frozen=FROZEN, dpo=dpo, distillation=None)
+        training = replace(
+            training,
+            # A teacher reads what the model reads, however long it was trained on.
+            sequence_length=self.sequence_length,
+            lora=None,
+            frozen=FROZEN,
+            dpo=dpo,
+            distillation=None,
+        )
         return replace(self, model=model, training=training)
 
     @functools.cached_property

@@ -66,6 +66,15 @@ def test_kto_passes_other_answers_through_both_models(zero_stage: int) -> None:
     assert static(adapted)["parameters"] == held
 
 
+def test_a_teacher_reads_sequences_as_long_as_the_model_does() -> None:
+    twice = 2 * LLAMA.sequence_length
+    taught = {"distillation": Distillation(replace(LLAMA, name="teacher"))}
+    longer = make_job(LLAMA, training={**taught, "sequence_length": twice})
+    trained_so = make_job(replace(LLAMA, sequence_length=twice), training=taught)
+    assert product_flops(longer) == product_flops(trained_so)
+    assert step_flops(longer) == step_flops(trained_so)
+
+
 def test_recomputation_repeats_the_policy_alone() -> None:
     unit = product_flops(tuned(LLAMA, Dpo(True)))[0]
     forward, backward = product_flops(tuned(LLAMA, Dpo(), recompute="full"))
