@@ -35,6 +35,8 @@ _RENAMED = {
 }
 # Which layers have experts, and latent attention, only the specification of a whole block knows.
 _BLOCK_SPEC = Code("partial(get_gpt_decoder_block_spec, use_transformer_engine=True)")
+LATENT = tuple(f"linear_{name}_proj" for name in ("q", "q_down", "q_up", "kv_down", "kv_up"))
+"""What Megatron-Core calls the projections into latent attention."""
 _DTYPES = {"fp32": "torch.float32", "fp16": "torch.float16", "bf16": "torch.bfloat16"}
 
 
@@ -141,8 +143,11 @@ def _adapters(job: Job) -> dict[str, Section]:
     lora = job.training.lora
     if lora is None:
         return {}
+    # Latent attention has no layer of the name, and those that are not there match nothing.
+    own = {"linear_qkv": LATENT} if job.model.mla is not None else {}
+    targets = [name for each in lora.targets for name in own.get(each, (each,))]
     # Scaled by one, as the rank is: no speed depends on it.
-    section = {"target_modules": list(lora.targets), "dim": lora.rank, "alpha": lora.rank}
+    section = {"target_modules": targets, "dim": lora.rank, "alpha": lora.rank}
     return {"peft": section | ({"dropout": lora.dropout} if lora.dropout else {})}
 
 

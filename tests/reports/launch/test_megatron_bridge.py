@@ -118,6 +118,8 @@ def test_fine_tuning_starts_from_a_checkpoint_with_adapters():
     assert "finetune(config, forward_step)" in source
     assert "from megatron.bridge.peft.lora import LoRA" in source
     assert "packed_sequence_specs=PackedSequenceSpecs(packed_sequence_size=64)" in source
+    latent = launch(make_job(LATENT, training={"lora": Lora(8, ("linear_qkv", "linear_fc2"))}))
+    assert "'linear_kv_up_proj', 'linear_fc2']" in latent.files["megatron_bridge.py"]
     with_magnitudes = replace(job.training, lora=Lora(8, dora=True))
     weighed = launch(replace(job, training=with_magnitudes))
     assert "from megatron.bridge.peft.dora import DoRA" in weighed.files["megatron_bridge.py"]

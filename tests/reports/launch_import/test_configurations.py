@@ -5,6 +5,7 @@ import yaml
 
 from tests.reports.launch_import.samples import read_written
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.tuning import Lora
 
 # As Megatron-Bridge keeps it: every field of every section, types and functions by their target.
 BRIDGE = """
@@ -76,6 +77,85 @@ def test_what_it_would_not_keep_is_refused(tmp_path, section, value, stated):
     kept = table[section] | value if isinstance(value, dict) else value
     with pytest.raises(InputError, match=stated):
         read_written(tmp_path, table | {section: kept}, "run_config.yaml")
+
+
+ADAPTERS = """
+peft:
+  _target_: megatron.bridge.peft.lora.LoRA
+  target_modules: [linear_q_down_proj, linear_kv_up_proj, linear_fc2]
+  dim: 16
+  dropout: 0.1
+dataset:
+  seq_length: 2048
+  packed_sequence_specs: {packed_sequence_size: 4096}
+"""
+
+
+def test_adapters_and_packs_of_megatron_bridge_are_read(tmp_path):
+    found = read_written(tmp_path, BRIDGE + ADAPTERS, "run_config.yaml")
+    assert found.question.training.lora == Lora(16, ("linear_qkv", "linear_fc2"), 0.1)
+    assert (found.question.model.sequence_length, found.question.training.packed_lengths) == (
+        4096,
+        (),
+    )
+    ((packs, instead),) = found.reading.not_modelled
+    assert packs == "packed_sequence_specs"
+    assert "each pack is one sequence" in instead
+    some = ADAPTERS.replace("linear_fc2", "'*.layers.0.*.linear_fc2', router")
+    found = read_written(tmp_path, BRIDGE + some.replace("LoRA", "LoHa"), "run_config.yaml")
+    stated = " ".join(argument for argument, _ in found.reading.not_modelled)
+    assert "peft: LoHa adapters of router adapters of *.layers.0.*.linear_fc2" in stated
+
+
+MODULE = """
+from megatron.bridge.training.config import ConfigContainer, TrainingConfig
+
+def recipe():
+    config = ConfigContainer(
+        model=GPTModelProvider(
+            num_layers=4, hidden_size=512, num_attention_heads=8, seq_length=1024,
+            tensor_model_parallel_size=2, activation_func=functional.silu,
+        ),
+        train=TrainingConfig(train_iters=10, global_batch_size=64, micro_batch_size=1),
+        mixed_precision="bf16_mixed",
+    )
+    config.train.micro_batch_size = 4
+    return config
+"""
+STARTED = """
+export NCCL_ALGO=Ring
+torchrun --nnodes 2 --nproc-per-node 8 "$here/train.py" train.global_batch_size=32 logger.a=1 "$@"
+"""
+
+
+def test_a_module_of_megatron_bridge_is_read_by_the_script_that_starts_it(tmp_path):
+    (tmp_path / "train.py").write_text(MODULE)
+    found = read_written(tmp_path, STARTED)
+    recipe, training = found.recipe, found.question.training
+    assert (recipe.tp, recipe.micro_batch, recipe.nccl_algo) == (2, 1, "ring")
+    assert (training.global_batch_size, found.question.cluster.num_gpus) == (32, 16)
+    followed = " ".join(found.reading.notes)
+    for part in ("config.train.micro_batch_size = 4", "logger.a=1", "$@"):
+        assert f"not followed: {part}" in followed
+    assert "no variables" not in followed
+    alone = read_written(tmp_path, MODULE, "train.py")
+    assert alone.question.training.global_batch_size == 64
+    assert "no variables" in " ".join(alone.reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "stated"),
+    [
+        ("ConfigContainer(\n", "llama3_8b_pretrain_config(\n", "run_config.yaml"),
+        ("def recipe", "deff recipe", "is no Python"),
+    ],
+)
+def test_a_module_of_megatron_bridge_that_spells_no_sizes_out_is_refused(
+    tmp_path, was, now, stated
+):
+    (tmp_path / "train.py").write_text(MODULE.replace(was, now))
+    with pytest.raises(InputError, match=stated):
+        read_written(tmp_path, STARTED)
 
 
 def test_arguments_of_a_trainer_may_be_a_file(tmp_path):

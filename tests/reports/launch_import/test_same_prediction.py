@@ -1,25 +1,24 @@
 """What was predicted is what is predicted of the files that launch it, or they say what they lack.
 
-Whoever reads a launch names the software and the hardware, for TorchTitan and DeepSpeed the model
-and what stands in Python, too.
+Whoever reads a launch names the software and the hardware, lengths of packed sequences and a
+teacher, for TorchTitan and DeepSpeed the model and what stands in Python, too.
 """
 
 from dataclasses import replace
 
 import pytest
-import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.reports.dialects.jobs import DENSE, MODELS, jobs
-from tests.reports.dialects.test_round_trip import SHIPPED, in_its_words, plain
+from tests.reports.dialects.test_round_trip import SHIPPED, in_its_words
 from tests.reports.launch_import.samples import BASE, framework, model, read_written
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.reports.dialects import megatron_bridge
 from trainscout.reports.launch.directory import launches, write_launches
 from trainscout.reports.launch_import.read import read_launch
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.tuning import Distillation, Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
@@ -39,7 +38,7 @@ SWITCHES = (
 )
 READ = {
     "megatron_lm": "megatron_lm.sh",
-    "megatron_bridge": "run_config.yaml",
+    "megatron_bridge": "megatron_bridge.sh",
     "torchtitan": "torchtitan.sh",
     "deepspeed": "deepspeed.json",
 }
@@ -51,6 +50,26 @@ SOFTWARE = {
 }
 
 
+LORAS = (
+    Lora(8),
+    Lora(16, ("linear_qkv", "linear_fc2"), dropout=0.1),
+    Lora(16, ("linear_proj",)),
+    Lora(8, ("linear_qkv", "linear_proj"), dora=True),
+)
+
+
+@st.composite
+def trainings(draw, model):
+    """What of a model is trained, and on what, as fields of a training."""
+    length = draw(st.sampled_from([None, 2 * model.sequence_length]))
+    fields = {"sequence_length": length, "lora": draw(st.sampled_from((None, None, *LORAS)))}
+    if draw(st.booleans()) and draw(st.booleans()):
+        fields["packed_lengths"] = (64, 128, 128)
+    elif draw(st.booleans()) and draw(st.booleans()):
+        fields["distillation"] = Distillation(replace(model, name="teacher"))
+    return fields
+
+
 @st.composite
 def launchable(draw, name):
     """A job for the framework of that name, in software that it starts."""
@@ -58,19 +77,19 @@ def launchable(draw, name):
     job = draw(jobs(models, parallel=name != "deepspeed"))
     software = FRAMEWORKS[draw(st.sampled_from(SOFTWARE[name]))]
     software = replace(software, **draw(st.sampled_from(SWITCHES)))
-    length = draw(st.sampled_from([None, 2 * job.model.sequence_length]))
     single = draw(st.booleans()) and job.recipe.cp * job.recipe.pp == 1
     cluster = replace(job.cluster, num_nodes=1, gpus_per_node=job.recipe.tp) if single else None
     # What NCCL is told is in a script alone.
-    recipe = replace(job.recipe, nccl_algo=None, nccl_max_channels=None)
+    recipe = job.recipe
     if name == "deepspeed":
+        recipe = replace(recipe, nccl_algo=None, nccl_max_channels=None)
         recipe = replace(recipe, recompute="none", recompute_layers=None, recompute_modules=None)
     job = replace(
         job,
         framework=software,
         cluster=cluster or job.cluster,
         recipe=recipe,
-        training=replace(job.training, sequence_length=length),
+        training=replace(job.training, **draw(trainings(job.model))),
     )
     job = in_its_words(job) if name == "torchtitan" else job
     assume(why_invalid(job) is None)
@@ -80,15 +99,15 @@ def launchable(draw, name):
 def read_again(job, launch, folder):
     """The job that whoever reads the launch gets, and whether something is said to be assumed."""
     write_launches(folder, job, [launch])
-    if launch.framework == "megatron_bridge":
-        kept = yaml.safe_dump(plain(megatron_bridge.configuration(job)))
-        (folder / READ["megatron_bridge"]).write_text(kept)
     described = launch.framework.startswith("megatron")
     training = replace(
         BASE.training,
         optimizer=job.optimizer,
         precision=job.precision,
         sequence_length=None if described else job.training.sequence_length,
+        packed_lengths=job.training.packed_lengths,
+        distillation=job.training.distillation,
+        lora=None if described else job.training.lora,
     )
     whole = BASE.model if described else job.model
     software = FRAMEWORKS[job.framework.name]
