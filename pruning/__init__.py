@@ -1,7 +1,7 @@
 """What need not be simulated: MAYA's four tactics (Table 5) and three more orders of memory.
 
 A tactic resolves a recipe from recipes already resolved. None can hide one of the best recipes
-of a simulator that keeps the tactic's ``premise``.
+of a simulator that keeps what the tactic's docstring says.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ _TRAFFIC = "dp_communication"
 
 
 class DistributedOptimizer:
-    """Skip ZeRO-1 where plain data parallelism fits and sharding cannot pay (MAYA, Table 5).
+    """Skip ZeRO-1 where plain data parallelism fits and sharding cannot pay (MAYA, Table 5): it
+    shortens nothing but the optimizer and exposed data-parallel traffic.
 
     MAYA calls sharding a pure cost and copies the twin's runtime. That is not quite so: each
     rank updates only 1/dp of the parameters, and gathering bf16 parameters moves fewer bytes
@@ -28,7 +29,6 @@ class DistributedOptimizer:
     """
 
     name = "distributed_optimizer"
-    premise = "sharding shortens nothing but the optimizer and exposed data-parallel traffic"
 
     def check(self, job: Job, history: History) -> Verdict | None:
         recipe, framework = job.recipe, job.framework

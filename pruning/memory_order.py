@@ -21,7 +21,6 @@ class SmallerTwinOutOfMemory:
     """
 
     name: str
-    premise: str
     leaner: Callable[[Job], Iterator[Recipe]]
 
     def twins(self, job: Job) -> Iterator[Recipe]:
@@ -125,23 +124,9 @@ def _more_sharding(job: Job) -> Iterator[Recipe]:
 
 
 MEMORY_ORDER = (
-    SmallerTwinOutOfMemory(
-        "recompute_oom", "less recomputation never needs less memory", _more_recomputation
-    ),
-    SmallerTwinOutOfMemory(
-        "sequence_parallel_oom", "sequence parallelism never needs more memory", _sequence_parallel
-    ),
-    SmallerTwinOutOfMemory(
-        "micro_batch_oom", "a smaller micro-batch never needs more memory", _smaller_micro_batches
-    ),
-    SmallerTwinOutOfMemory(
-        "virtual_stages_oom",
-        "a plain pipeline never needs more memory than an interleaved one",
-        _fewer_virtual_stages,
-    ),
-    SmallerTwinOutOfMemory(
-        "sharding_oom",
-        "sharding the optimizer, then gradients, never needs more memory",
-        _more_sharding,
-    ),
+    SmallerTwinOutOfMemory("recompute_oom", _more_recomputation),
+    SmallerTwinOutOfMemory("sequence_parallel_oom", _sequence_parallel),
+    SmallerTwinOutOfMemory("micro_batch_oom", _smaller_micro_batches),
+    SmallerTwinOutOfMemory("virtual_stages_oom", _fewer_virtual_stages),
+    SmallerTwinOutOfMemory("sharding_oom", _more_sharding),
 )

@@ -23,10 +23,6 @@ class MicroBatches:
     """
 
     name = "micro_batches"
-    premise = (
-        "without pipelining a smaller micro-batch is at most "
-        f"{QUANTISATION_GAIN:.0%} faster per sample"
-    )
 
     def check(self, job: Job, history: History) -> Verdict | None:
         recipe = job.recipe

@@ -65,15 +65,11 @@ class Verdict:
 class Tactic(Protocol):
     """One rule that resolves a recipe from recipes already resolved.
 
-    ``premise`` states, for the reader, what must hold of the simulator for the rule to be
-    fidelity-preserving, that is, never to hide one of the best recipes.
+    Its docstring says why it never hides one of the best recipes, of a simulator where that holds.
     """
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def premise(self) -> str: ...
 
     def check(self, job: Job, history: History) -> Verdict | None:
         """The verdict on a valid job, or None when this rule cannot resolve it."""
