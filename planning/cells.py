@@ -226,9 +226,10 @@ _ANSWERING = (".py", ".cpp", ".csv", ".json", ".yaml")
 
 @functools.cache
 def product_digest() -> str:
-    """Hash of the code and data that answer a cell; how answers are tracked does not matter."""
+    """Hash of the code and data that answer a cell; how answers are tracked does not matter, nor
+    what of ``conf`` is part of the question."""
     summed = hashlib.sha256()
-    for room in ("simulators", "pruning", "optimizer"):
+    for room in ("simulators", "pruning", "optimizer", "conf/transport"):
         for path in sorted((_ROOT / room).rglob("*")):
             if path.suffix in _ANSWERING and path.parent != _ROOT / "optimizer" / "tracking":
                 summed.update(str(path.relative_to(_ROOT)).encode())

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.fakes import SETTINGS, STUDY, TRAINING, cell, declarations
+from trainscout.planning import cells
 from trainscout.planning.answer import answer_cell
 from trainscout.planning.cells import digest, study_cells, what_if_cell
 from trainscout.planning.study import Target, WhatIf
+from trainscout.simulators.predictor.collectives.transport import DIRECTORY
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.calibration import (
     CALIBRATED,
@@ -134,6 +136,18 @@ def test_another_cell_or_other_code_is_another_question(monkeypatch):
     assert digest(cell(cluster="there"), SETTINGS) != before
     monkeypatch.setattr("trainscout.planning.cells.product_digest", lambda: "changed")
     assert digest(cell(), SETTINGS) != before
+
+
+def test_what_collectives_are_fitted_to_is_part_of_what_answers(tmp_path, monkeypatch):
+    assert DIRECTORY.is_relative_to(cells._ROOT)
+    file = tmp_path / DIRECTORY.relative_to(cells._ROOT) / "roce.yaml"
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr(cells, "_ROOT", tmp_path)
+    found = set()
+    for coefficients in ("1.0", "2.0"):
+        file.write_text(coefficients)
+        found.add(cells.product_digest.__wrapped__())
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize(
