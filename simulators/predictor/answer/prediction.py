@@ -20,7 +20,7 @@ class StageMemory:
     """Memory of one pipeline stage's worst rank, in bytes.
 
     ``kind`` maps parameters, gradients, optimizer, activations, temporary,
-    communication_buffers, context to bytes; allocator figures exclude ``context``.
+    communication_buffers, context to bytes; allocator figures exclude the latter two.
     """
 
     stage: int
