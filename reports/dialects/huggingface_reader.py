@@ -419,7 +419,7 @@ class HuggingFaceReader:
             # Of fp32 logits (Transformers' loss/loss_utils.py), which become their gradient.
             changes["cross_entropy"] = "fp32"
         if self.options.on("--torch_compile"):
-            changes |= {"fusion": "compiled", "cross_entropy": "compiled"}
+            changes |= {"fusion": "compiled", "cross_entropy": "returned"}
         plugins = " ".join(self.options.texts("--plugins") or [])
         if self._any(*_IN_PIECES) or liger or "CutCrossEntropy" in plugins:
             changes["cross_entropy"] = "pieces"

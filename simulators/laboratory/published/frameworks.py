@@ -320,13 +320,14 @@ def _stated(
     compiles = framework.name in (*_TORCH, "nemo_automodel")
     if compiles and statement.says("compile", "yes", "layers"):
         changes |= {"fusion": "compiled", "fused_norm": False}
-        # A module compiled as a whole makes its loss too, but for those of LitGPT; torchtune's
-        # chunks of 16-bit logits are compiled beside it (training/_compile.py).
+        # A module compiled as a whole makes its loss too, but for those of LitGPT, and hands out
+        # logits and loss (nanoGPT's model.py, Transformers' ForCausalLM); torchtune's chunks of
+        # 16-bit logits are compiled beside it (training/_compile.py).
         apart = project_of(statement) == "lightning" or statement.says("loss")
         own = framework.name in _WITH_LOSS and not apart
         chunks = project_of(statement) == "torchtune" and statement.says("loss", "chunked")
         if statement.says("compile", "yes") and (chunks or own):
-            changes["cross_entropy"] = "compiled"
+            changes["cross_entropy"] = "returned" if own else "compiled"
     # Not the kernels that Transformer Engine or Liger has in place of modules.
     if compiles and statement.says("compile", "no", "loss") and not statement.says("layers"):
         changes |= {"fusion": "eager", "fused_norm": statement.says("norm", "fused")}

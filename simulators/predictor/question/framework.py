@@ -23,7 +23,9 @@ DELTA_RULES = ("fused", "rows", "solved")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 MOMENTS_8BIT = ("none", "layers", "all")
 EAGER_LOSSES = ("eager", "shifted")
-CROSS_ENTROPIES = ("in_place", "pieces", "compiled", "fp32", "copies", *EAGER_LOSSES, "uncast")
+CROSS_ENTROPIES = (
+    *("in_place", "pieces", "compiled", "returned", "fp32", "copies", *EAGER_LOSSES, "uncast"),
+)
 LACKS = (
     *("experts", "latent_attention", "multi_token_prediction", "fp8", "quantised_weights"),
     "several_packs",
@@ -162,9 +164,11 @@ class Framework:
     cross_entropy: str = "fp32"
     """What the loss makes of 16-bit logits: overwrites them with their gradient (``in_place``), so
     for some tokens after others, whose logits are made then (``pieces``: Liger's), writes a
-    gradient beside (``compiled``), keeps an fp32 softmax in place of an fp32 copy (``fp32``) or
-    beside it (``copies``), or runs as PyTorch's, each step a tensor: on an fp32 copy (``eager``),
-    on a second one without each sequence's last token (``shifted``), or on the logits as they are,
+    gradient beside (``compiled``), adds that to zeros, as PyTorch makes for each output of a
+    compiled module without a gradient, where one hands out the logits besides the loss
+    (``returned``), keeps an fp32 softmax in place of an fp32 copy (``fp32``) or beside it
+    (``copies``), or runs as PyTorch's, each step a tensor: on an fp32 copy (``eager``), on a
+    second one without each sequence's last token (``shifted``), or on the logits as they are,
     which the loop holds on to (``uncast``)."""
     gathers_logits: bool = False
     """Tensor-parallel ranks gather the logits of the whole vocabulary and each takes the loss of

@@ -282,12 +282,12 @@ def loss_ops(shard: Shard, logits: int) -> Passes:
 
     ``in_place`` and ``compiled`` read the 16-bit logits twice, for the sum of exponentials and
     for the gradient; the first writes that over them and scales it in the backward pass (in
-    ``pieces``, the gradient of the projection's input), the second makes it there. The others
-    cast to fp32, subtract the maximum, exponentiate, sum and normalise (Megatron's
-    vocabulary-parallel loss; PyTorch's moves as much), and cast the gradient back. ``shifted``
-    copies what was cast, and puts the gradient of that into zeros. A log-softmax
-    in 16 bits takes rows one by one, whose gradients are filled, made and stacked. What a
-    softmax split by DTensors moves was recorded on two virtual GPUs.
+    ``pieces``, the gradient of the projection's input), the second makes it there, and where
+    logits are ``returned`` adds it to zeros. The others cast to fp32, subtract the maximum,
+    exponentiate, sum and normalise (Megatron's vocabulary-parallel loss; PyTorch's moves as much),
+    and cast the gradient back. ``shifted`` copies what was cast, and puts the gradient of that
+    into zeros. A log-softmax in 16 bits takes rows one by one, whose gradients are filled, made
+    and stacked. What a softmax split by DTensors moves was recorded on two virtual GPUs.
     """
     s = shard.element_bytes
     if splits_softmax(shard):
@@ -308,10 +308,13 @@ def loss_ops(shard: Shard, logits: int) -> Passes:
             [Streaming("loss_fwd", "cross_entropy", 3 * s * logits, launches=2)],
             [Streaming("loss_bwd", "elementwise", 2 * s * scaled)],
         )
-    if shard.cross_entropy == "compiled":
+    if shard.cross_entropy in ("compiled", "returned"):
+        zeros, read = [], 0
+        if shard.cross_entropy == "returned":
+            zeros, read = [Streaming("logits_grad_zero", "elementwise", s * logits)], s * logits
         return (
             [Streaming("loss_fwd", "cross_entropy", s * logits, launches=2)],
-            [Streaming("loss_bwd", "cross_entropy", 2 * s * logits)],
+            [*zeros, Streaming("loss_bwd", "cross_entropy", 2 * s * logits + read)],
         )
     copy, copy_bwd = [], []
     if shard.cross_entropy == "shifted":

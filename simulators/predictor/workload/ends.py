@@ -149,11 +149,11 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
     """Bytes per logit that the loss keeps, and that either pass holds at once beside them.
 
     ``in_place``: the 16-bit logits, which become their gradient. ``pieces``: none, those of a
-    piece come to a small part of what layers hold. ``compiled``: the logits, and
-    in the backward pass their gradient. ``fp32``: the softmax, beside the logits or their
-    gradient. ``copies``: an fp32 copy of the logits besides. ``eager``: the log-softmax, and the
-    gradients of both its output and its input, and split by DTensors another; of ``log_softmax``
-    the same in 16 bits, and ``uncast`` besides the logits.
+    piece come to a small part of what layers hold. ``compiled``: the logits, and in the backward
+    pass their gradient, ``returned`` the zeros that it is added to besides. ``fp32``: the softmax,
+    beside the logits or their gradient. ``copies``: an fp32 copy of the logits besides. ``eager``:
+    the log-softmax, and the gradients of both its output and its input, and split by DTensors
+    another; of ``log_softmax`` the same in 16 bits, and ``uncast`` besides the logits.
     """
     if shard.loss == "log_softmax":
         return size, size, 2 * size
@@ -163,13 +163,15 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
         "in_place": (size, 0),
         "pieces": (0, 0),
         "compiled": (size, size),
+        "returned": (size, size),
         "fp32": (4, size),
         "copies": (4, size + 4),
         "eager": (4, 8),
         "shifted": (4, 8),
         "uncast": (2 * size, 2 * size),
     }[shard.cross_entropy]
-    return kept, beside, beside + 4 * splits_softmax(shard)
+    zeros = size * (shard.cross_entropy == "returned")
+    return kept, beside, beside + zeros + 4 * splits_softmax(shard)
 
 
 def _in_bf16(shard: Shard) -> Shard:

@@ -152,6 +152,21 @@ def test_a_loss_in_pieces_never_holds_the_logits() -> None:
     assert (pieces_forward, pieces_backward) == (forward, backward)
 
 
+def test_compiled_logits_that_are_handed_out_have_zeros_for_a_gradient() -> None:
+    """As AOTAutograd's backward graph takes them, at PyTorch 2.13: logits, zeros, gradient."""
+
+    def head(kind: str) -> tuple[Block, Block]:
+        model = replace(TINY, vocab_size=64_000)
+        return head_blocks(Shard.of(make_job(model, training={"cross_entropy": kind})))
+
+    (forward, returned), (alike, compiled) = head("returned"), head("compiled")
+    assert forward == alike
+    logits = 64 * 64_000 * 2
+    # Those that the forward pass kept are among neither.
+    assert returned.peak_bytes == 2 * logits
+    assert compiled.peak_bytes < 1.01 * logits
+
+
 def test_logits_of_pairs_stay_in_16_bits_unless_autocast() -> None:
     def shard(micro_batch: int = 1, **training: object) -> Shard:
         eager = {"cross_entropy": "eager", **training}
