@@ -61,7 +61,7 @@ def report(result: SearchResult, question: ScriptQuestion) -> RenderableType:
         ]
         parts += [Text(f"  assumed: {each}") for each in predicted(result.best[0]).assumptions]
     else:
-        parts.append(Text("No launch runs and fits in memory."))
+        parts.append(Text(no_answer(result)))
     wrong = [trial for trial in result.trials if trial.status == "failed"]
     for trial in wrong[:_SHOWN_INVALID]:
         reason = (trial.reason or "").removeprefix(REFUSED)
@@ -69,12 +69,20 @@ def report(result: SearchResult, question: ScriptQuestion) -> RenderableType:
     return Group(*parts)
 
 
+def no_answer(result: SearchResult) -> str:
+    """What a search without a best launch says."""
+    if result.trials:
+        return "No launch runs and fits in memory."
+    return "No launch was run to its end."
+
+
 def format_outcome(result: SearchResult, question: ScriptQuestion) -> str:
     """How many launches ended how, and why the search did."""
+    statuses = f": {format_statuses(result.trials)}" if result.trials else ""
+    resumed = " --resume goes on with it." if result.stopped == "interrupted" else ""
     return (
         f"{len(result.trials)} launches on {question.world_size} x {question.gpu.name} of "
-        f"{question.cluster.name}: {format_statuses(result.trials)}. "
-        f"Ended because {STOP_WORDS[result.stopped]}."
+        f"{question.cluster.name}{statuses}. Ended because {STOP_WORDS[result.stopped]}.{resumed}"
     )
 
 

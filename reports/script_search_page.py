@@ -16,6 +16,7 @@ from trainscout.reports.script_search import (
     format_knobs,
     format_outcome,
     format_statuses,
+    no_answer,
     status_of,
 )
 from trainscout.reports.trials import predicted
@@ -31,7 +32,7 @@ def script_search_page(result: SearchResult, question: ScriptQuestion, script: s
     parts = [f'<section id="answer"><h1>{escape(title)}</h1>']
     parts.append(f"<p>{escape(format_outcome(result, question))}</p>")
     parts += [f"<p>{escape(note)}</p>" for note in result.notes]
-    parts += _answer(result) if result.best else ["<p>No launch runs and fits in memory.</p>"]
+    parts += _answer(result) if result.best else [f"<p>{no_answer(result)}</p>"]
     works = result.objectives == ("tokens_per_s",)
     drawn = front_plot(result, result.best, format_knobs, _WORK if works else None)
     if drawn is not None:

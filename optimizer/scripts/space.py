@@ -69,12 +69,14 @@ class Template:
     """What a launch consists of before its settings are filled in.
 
     ``words``: script and arguments. ``environment``: by variable. ``files``: content of
-    configuration files by name; ``{name}`` among the words is where the filled-in copy lies.
+    configuration files by name; ``{name}`` among the words is where the filled-in copy lies, which
+    has the ending of its template (``endings``): scripts go by it.
     """
 
     words: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    endings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def places(self) -> Mapping[str, str]:
@@ -101,9 +103,14 @@ class Template:
             if name in known:
                 raise InputError("files", name, "is a name already", "another name")
 
+    def file_name(self, name: str) -> str:
+        """Of a filled-in configuration file."""
+        return name + self.endings.get(name, "")
+
     def words_with(self, texts: Mapping[str, str], split: frozenset[str]) -> tuple[str, ...]:
         """The words filled in; a word that is one of the ``split`` places and nothing else becomes
-        the words of its text, or none. Places of files stay."""
+        the words of its text, or none. Places of files stay, by their whole name."""
+        texts = {**texts, **{name: f"{{{self.file_name(name)}}}" for name in self.files}}
         made: list[str] = []
         for word in self.words:
             place = _PLACE.fullmatch(word)
@@ -249,7 +256,10 @@ class ScriptSpace(Space):
         return Start(
             template.words_with(texts, frozenset(self.texts)),
             tuple((name, filled(text, texts)) for name, text in template.environment.items()),
-            tuple((name, filled(text, texts)) for name, text in template.files.items()),
+            tuple(
+                (template.file_name(name), filled(text, texts))
+                for name, text in template.files.items()
+            ),
         )
 
     def _text(self, name: str, value: Any) -> str:
@@ -389,11 +399,12 @@ def _repeats(entries: Any, known: set[str]) -> dict[str, Repeated]:
 
 def _template(spec: Mapping[str, Any], words: Sequence[str], folder: Path) -> Template:
     environment = mapping_of("environment", spec.get("environment"))
-    files = {}
+    files, endings = {}, {}
     for name, content in mapping_of("files", spec.get("files")).items():
-        files[str(name)] = read_text(f"files.{name}", folder / str(content))
+        path = folder / str(content)
+        files[str(name)], endings[str(name)] = read_text(f"files.{name}", path), path.suffix
     variables = {str(name): str(text) for name, text in environment.items()}
-    return Template(tuple(words), variables, files)
+    return Template(tuple(words), variables, files, endings)
 
 
 def _refuse_unused(space: ScriptSpace) -> None:
