@@ -85,6 +85,12 @@ def _what(row: MeasuredCollective) -> tuple[str, int, int, int]:
 def _rows(reader: csv.DictReader[str], path: Path, field: str) -> Iterable[MeasuredCollective]:
     columns = [name.strip() for name in reader.fieldnames or ()]
     reader.fieldnames = columns
+    for between, name in ((";", "';'"), ("\t", "a tab")):
+        if len(columns) == 1 and between in columns[0]:
+            allowed = "commas, decimals with a point"
+            raise InputError(field, path, f"is separated by {name}", allowed)
+    if twice := [name for name in dict.fromkeys(columns) if columns.count(name) > 1]:
+        raise InputError(field, path, f"has two columns {', '.join(twice)}", "one of each")
     rate = next((name for name in _RATES if name in columns), None)
     missing = [name for name in ("collective", "nodes") if name not in columns]
     missing += [] if rate else [_RATES[0]]

@@ -20,6 +20,8 @@ from .training import PRECISION_BITS, Training
 _MOST_TOKENS_A_STEP = 1e9
 # A launch alone takes several times as long.
 _LEAST_CALL_US = 1.0
+# Of a call between nodes whose bandwidth shows: smaller ones take what the start takes.
+_LEAST_LONE_BYTES = 1 << 20
 
 
 class Limit(NamedTuple):
@@ -86,6 +88,11 @@ def check_plausible(question: Question) -> None:
         if took_us < _LEAST_CALL_US:
             problem = f"has {row.kind} of {row.bytes} bytes at {row.bus_gbs:g} GB/s"
             allowed = f"bytes, not KiB or MiB: no call takes less than {_LEAST_CALL_US:g} us"
+            raise InputError(field, file, problem, allowed)
+        largest = max(each.bytes for each in cluster.measured if each.kind == row.kind)
+        if between and largest < _LEAST_LONE_BYTES:
+            problem = f"has {row.kind} of at most {largest} bytes, which tell of a call's start"
+            allowed = f"larger ones besides, of {_LEAST_LONE_BYTES} bytes or more"
             raise InputError(field, file, problem, allowed)
 
 

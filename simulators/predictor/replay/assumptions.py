@@ -126,11 +126,14 @@ def estimated_mixers(model: Model, products: Mapping[str, StreamingShare]) -> li
 def _measured_collectives(cluster: Cluster) -> str:
     kinds = ", ".join(sorted({row.kind.replace("_", "-") for row in cluster.measured}))
     nodes = sorted({row.nodes for row in cluster.measured})
-    of = f"{nodes[0]} to {nodes[-1]} nodes" if cluster.measured_between else "one node"
+    several = f"{nodes[0]} to {nodes[-1]}" if len(nodes) > 1 else f"{nodes[0]}"
+    of = f"{several} nodes" if cluster.measured_between else "one node"
     stated = f"{kinds} take what {cluster.measured_collectives} says of {of}, undisturbed where "
     stated += "it has a high band"
     if cluster.measured_between and nodes[-1] < cluster.num_nodes:
         stated += "; over more nodes their bandwidth is held"
+    if nodes[-1] > cluster.num_nodes:
+        stated += f"; this cluster has {cluster.num_nodes}"
     if cluster.measured_between and cluster.oversubscription is None:
         stated += "; what else crosses nodes counts their NICs whole"
     return stated

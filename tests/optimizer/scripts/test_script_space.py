@@ -60,7 +60,8 @@ def test_arguments_variables_and_files(tmp_path):
     }
     words = ["train.py", "--config", "{config}", "--quiet={quiet}", "{{width}}"]
     first, second = survey_launches(compiled(spec, words, tmp_path)).recipes
-    assert first.start.words == ("train.py", "--config", "{config.toml}", "--quiet=true", "{width}")
+    config = "{config.toml}"
+    assert first.start.words == ("train.py", "--config", config, "--quiet=true", "{width}")
     assert first.start.environment == (("NCCL_ALGO", "Ring"),)
     assert dict(first.start.files)["config.toml"] == 'lr = 1\nwidth = 8\nextra = {"a": 1}\n'
     assert "width = 16" in dict(second.start.files)["config.toml"]

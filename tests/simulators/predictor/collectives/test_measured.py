@@ -214,6 +214,8 @@ def test_a_table_is_read_whatever_it_calls_a_collective(tmp_path: Path) -> None:
         ("", "has no column collective, nodes, bus_GBps"),
         ("collective,nodes\nall_gather,2\n", "has no column bus_GBps"),
         (HEADER, "has no rows"),
+        (HEADER.replace(",", ";"), "is separated by ';' .*commas"),
+        ("collective,nodes,nodes,bus_GBps\n", "has two columns nodes"),
         (f"{HEADER}all_gathr,2,8,1\n", "line 2: has 'all_gathr'.*did you mean 'all_gather'"),
         (f"{HEADER}all_gather,2.5,8,1\n", "line 2: has '2.5' as its nodes .*whole number > 0"),
         (f"{HEADER}all_gather,2,8,fast\n", "line 2: has 'fast' as its bus_GBps .*a number > 0"),

@@ -60,6 +60,16 @@ def test_measured_collectives_in_another_unit_are_refused(nodes, size, gbs, mean
     assert meant in refused.value.allowed
 
 
+def test_sizes_that_tell_of_a_start_alone_are_refused():
+    small = MeasuredCollective("all_gather", 2, 1024, 0.3, 0.3, 0.3)
+    large = replace(small, bytes=2**30, bus_gbs=20, low_gbs=20, high_gbs=20)
+    own = replace(CLUSTER, measured_collectives="own.csv", measured=(small,))
+    with pytest.raises(InputError, match="tell of a call's start") as refused:
+        check_plausible(replace(QUESTION, cluster=own))
+    assert "1048576 bytes or more" in refused.value.allowed
+    check_plausible(replace(QUESTION, cluster=replace(own, measured=(small, large))))
+
+
 def test_what_ships_is_plausible():
     named = load_catalogue()
     for gpu in named.gpus.values():
