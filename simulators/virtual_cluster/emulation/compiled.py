@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.eval_frame import OptimizedModule
 from torch._functorch import config as functorch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -173,13 +174,13 @@ def install_compiled(state: RankState) -> None:
         if (budget := functorch.activation_memory_budget) < 1:
             warnings.warn(_BUDGET.format(budget), stacklevel=2)
         if isinstance(model, torch.nn.Module):
-            model.forward = marked(model.forward, type(model).__name__)
+            model.forward = marked(_counted(model.forward), type(model).__name__)
             return OptimizedModule(model, lambda call: call)
         owner = getattr(model, "__self__", None)
         if isinstance(owner, torch.nn.Module):
             # Module.compile() compiles its call.
-            return marked(model, type(owner).__name__)
-        return marked(model, getattr(model, "__qualname__", "compiled"))
+            return marked(_counted(model), type(owner).__name__)
+        return marked(_counted(model), getattr(model, "__qualname__", "compiled"))
 
     script = torch.jit.script
 
@@ -286,6 +287,21 @@ def _marker(state: RankState) -> Callable[[Any, str], Any]:
         return run
 
     return marked
+
+
+def _counted(function: Any) -> Any:
+    """The first call compiles it, which scripts ask Dynamo about."""
+    seen: list[None] = []
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not seen:
+            seen.append(None)
+            dynamo_utils._compilation_metrics.append(dynamo_utils.CompilationMetrics())
+            dynamo_utils.counters["stats"]["unique_graphs"] += 1
+        return function(*args, **kwargs)
+
+    return run
 
 
 def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:

@@ -101,7 +101,12 @@ def test_what_few_scripts_use_of_torch(tmp_path: Path) -> None:
     assert run.code == 3, run.output
     assert "torch.distributed.rpc=used: is not emulated" in run.output
     trained = "{'0.bias': (128,), '0.weight': (128, 64), '2.bias': (16,)}"
-    compiled = ("_orig_mod.0.weight Sequential", "(3, 64)", "activation_memory_budget 0.5 is not")
+    compiled = (
+        "_orig_mod.0.weight Sequential",
+        "1 compiled",
+        "(3, 64)",
+        "activation_memory_budget 0.5 is not",
+    )
     jagged = "(4, 32, 16) [5, 9, 18] torch.Size([192, 64])"
     whole = "consolidated [(128, 64), (128,), (16, 128), (16,)]"
     others = (

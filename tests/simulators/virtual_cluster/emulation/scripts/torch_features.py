@@ -123,6 +123,7 @@ torch._functorch.config.activation_memory_budget = 0.5
 compiled = torch.compile(network())
 print(next(iter(compiled.state_dict())), type(compiled._orig_mod).__name__)
 train(compiled, torch.optim.SGD(compiled.parameters(), 0.1))
+print(len(torch._dynamo.utils.get_compilation_metrics()), "compiled")
 print(tuple(torch.cond(x.sum() > 0, lambda rows: rows[:3], lambda rows: rows[:2], (x,)).shape))
 scripted = torch.jit.script(network())
 torch.jit.save(scripted, f"scripted{dist.get_rank()}.pt")
