@@ -87,7 +87,16 @@ FusedRMSNormAffineFunction = fused_rms_norm_affine
 FastLayerNormFN = _fast_layer_norm
 
 
-class FusedRMSNorm(nn.Module):
+class _Norm(nn.Module):
+    """As Apex's begin, and as models that begin their own weights ask them to."""
+
+    def reset_parameters(self) -> None:
+        """Ones for weights, zeros for biases."""
+        for name, parameter in self.named_parameters():
+            nn.init.constant_(parameter, float(name == "weight"))
+
+
+class FusedRMSNorm(_Norm):
     """``apex.normalization.FusedRMSNorm``; only the affine form, which transformers use."""
 
     def __init__(
@@ -143,7 +152,7 @@ class MixedFusedRMSNorm(FusedRMSNorm):
         super().__init__(*args, **{name: named[name] for name in _TAKEN if name in named})
 
 
-class FastLayerNorm(nn.Module):
+class FastLayerNorm(_Norm):
     """``apex.contrib.layer_norm.FastLayerNorm``."""
 
     def __init__(

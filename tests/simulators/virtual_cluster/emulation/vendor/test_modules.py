@@ -75,6 +75,20 @@ def test_kernels_of_each_pass(
     assert names(layer.backward.kernels()) == backward
 
 
+@pytest.mark.parametrize("name", ["FusedLayerNorm", "FusedRMSNorm", "FastLayerNorm"])
+def test_norms_begin_anew(name: str) -> None:
+    import torch
+
+    from trainscout.simulators.virtual_cluster.emulation.vendor import apex
+
+    layer = getattr(apex, name)(8)
+    for parameter in layer.parameters():
+        torch.nn.init.constant_(parameter, 3.0)
+    layer.reset_parameters()
+    found = {name: set(parameter.tolist()) for name, parameter in layer.named_parameters()}
+    assert found == {key: {float(key == "weight")} for key in found}
+
+
 @with_te
 @pytest.mark.parametrize(
     ("case", "forward", "backward"),
