@@ -260,6 +260,9 @@ class Framework:
     """A gated delta net's rule is a few kernels (``fused``: flash-linear-attention), or what
     Transformers does without them, fp32 operations in Python's loops over chunks and each one's
     rows (``rows``: until August 2026), or a chunk solved at once (``solved``)."""
+    cuts_delta_rules: bool = False
+    """Under context parallelism shards of the sequence become shards of the heads in front of a
+    gated delta net (Megatron-Core since May 2026); without, it cannot be cut."""
     masked_dispatch: str = ""
     """With experts padded to a capacity, tokens are sent and collected by products with masks of
     every token and place (GShard's einsums) of one ``sequence`` (MaxText) or ``micro_batch``

@@ -86,19 +86,30 @@ def context_parallel(job: Job) -> Broken:
 
 
 def _mixer_context_parallel(job: Job, name: str, mixer: Mixer) -> Broken:
-    recipe, attention, ssm = job.recipe, mixer.attention, mixer.mamba2
-    whole = mixer.delta or mixer.mamba1 or mixer.short_conv or mixer.compressed
+    recipe, attention, delta = job.recipe, mixer.attention, mixer.delta
+    # Megatron-Core's rules decay a head at a time.
+    whole = any(
+        (mixer.mamba1, mixer.short_conv, mixer.compressed, delta and delta.gate != "scalar")
+    )
     # An encoder's output is not cut; a text is whole on every rank.
     looks = mixer.cross and job.model.diffusion is None
     if whole or looks or (attention is not None and attention.index is not None):
         return "cp", f"no framework cuts sequences in front of mixers of kind {name}"
+    if delta is not None and not job.framework.cuts_delta_rules:
+        return "cp", f"{job.framework.name} cuts no sequences in front of mixers of kind {name}"
     limited = attention is not None and (attention.window or attention.chunk)
     if limited and recipe.cp_comm_type != "a2a":
         # Transformer Engine refuses sliding windows around the ring.
         return "cp_comm_type", f"windows and chunks of kind {name} need a2a"
-    if ssm is not None and ssm.heads % (recipe.tp * recipe.cp):
-        degrees = f"tp x cp = {recipe.tp * recipe.cp}"
-        return "cp", f"{degrees} does not divide the {ssm.heads} heads of kind {name}"
+    exchanged: dict[str, int] = {}
+    if mixer.mamba2 is not None:
+        exchanged["heads"] = mixer.mamba2.heads
+    if delta is not None:
+        exchanged["key heads"] = delta.k_heads
+    for words, heads in exchanged.items():
+        if heads % (recipe.tp * recipe.cp):
+            degrees = f"tp x cp = {recipe.tp * recipe.cp}"
+            return "cp", f"{degrees} does not divide the {heads} {words} of kind {name}"
     return None
 
 

@@ -18,7 +18,7 @@ from .ir import Alloc, Gemm, Op, Streaming
 from .linear import linear
 from .part import MIXER_IN, Part
 from .shard import Shard
-from .state_space import again, chunks, convolution, product
+from .state_space import again, by_heads, chunks, convolution, joined, product
 
 # What the rule comes to in PyTorch's operations beside its products, forward and backward
 # (``delta_rule``): kernels, more for each row of a chunk and for each chunk of a sequence; bytes
@@ -47,7 +47,8 @@ _FOR_EACH_CHUNK = (47.4, 25.4, 16.5)
 
 def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
     """The parts of one mixer, from the projections in to the projection out, heads sharded over
-    the tensor-parallel group."""
+    the tensor-parallel group. What is projected of a shard of the sequence is exchanged for heads
+    in front of the convolution and back behind the gate (Megatron-Core's pull request 2642)."""
     hidden, size = shard.model.hidden_size, shard.element_bytes
     values = delta.v_heads * delta.v_dim // shard.tp
     keys = delta.k_heads * delta.k_dim // shard.tp
@@ -63,10 +64,26 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
     kept = input_bytes(shard, "delta_out")
     turned = _turned(shard, delta)
     decay_back = Streaming("delta_decay_bwd", "elementwise", 3 * decay)
+    heads = delta.v_heads // shard.tp
+    apart = (keys, keys, values, values, heads, heads)
     return [
         Part(
-            (*into, *low, Streaming("delta_decay_fwd", "elementwise", 2 * decay), *turned),
-            (*turned, decay_back, *low_back, *into_back),
+            (
+                *into,
+                *low,
+                *by_heads(shard, "delta_exchange", *apart),
+                *joined(shard, made, 1),
+                Streaming("delta_decay_fwd", "elementwise", 2 * decay),
+                *turned,
+            ),
+            (
+                *turned,
+                decay_back,
+                *joined(shard, made, 2),
+                *by_heads(shard, "delta_grad_exchange", *apart),
+                *low_back,
+                *into_back,
+            ),
             (Alloc("delta_gate", gate), Alloc("delta_decay", 2 * decay)),
             forward_peak_bytes=gathered + made,
             backward_peak_bytes=made + full + gathered,
@@ -75,8 +92,18 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
         convolution(shard, "delta", delta.convolved // shard.tp),
         _rule(shard, delta) if shard.delta_rule == "fused" else _written_rule(shard, delta),
         Part(
-            (*norm, Streaming("delta_gate_fwd", "elementwise", 3 * gate), *out),
-            (*out_back, Streaming("delta_gate_bwd", "elementwise", 5 * gate), *norm_back),
+            (
+                *norm,
+                Streaming("delta_gate_fwd", "elementwise", 3 * gate),
+                *by_heads(shard, "delta_output_exchange", values),
+                *out,
+            ),
+            (
+                *out_back,
+                *by_heads(shard, "delta_output_grad_exchange", values),
+                Streaming("delta_gate_bwd", "elementwise", 5 * gate),
+                *norm_back,
+            ),
             (
                 Alloc("delta_output", gate),
                 Alloc("delta_out_input", int(shard.tokens * values * kept)),
@@ -121,7 +148,8 @@ def _rule(shard: Shard, delta: DeltaNet) -> Part:
     for them, scores, outputs and the state's update. Backward makes transformed keys, values and
     states again before the gradients of every product."""
     number, length = chunks(shard, delta.chunk)
-    heads, size = delta.v_heads // shard.tp, shard.element_bytes
+    cuts = shard.tp * shard.cp
+    heads, size = delta.v_heads // cuts, shard.element_bytes
     batch, k, v = number * heads, delta.k_dim, delta.v_dim
     made = {
         name: product(shard, f"delta_{name}", "delta", batch, *sizes)
@@ -134,7 +162,7 @@ def _rule(shard: Shard, delta: DeltaNet) -> Part:
     # Queries and keys are normalised; each kernel reads or writes keys, values and outputs once.
     moved = tokens * heads * (4 * k + 4 * v) * size
     passed = batch * k * v * size
-    kept = tokens * (heads * v + 2 * delta.k_heads // shard.tp * k) * size
+    kept = tokens * (heads * v + 2 * delta.k_heads // cuts * k) * size
     triangle = batch * length * length * size
     return Part(
         (*forward, Streaming("delta_rule_fwd", "delta_fwd", moved + 2 * passed, launches=6)),
@@ -169,7 +197,8 @@ def _products(delta: DeltaNet, length: int) -> dict[str, tuple[int, int, int]]:
 def _written_rule(shard: Shard, delta: DeltaNet) -> Part:
     """The same where PyTorch's operations are all there is (``_WRITTEN``), in fp32."""
     number, length = chunks(shard, delta.chunk)
-    k, v, loops, heads = delta.k_dim, delta.v_dim, number // shard.batch, delta.v_heads // shard.tp
+    k, v, loops = delta.k_dim, delta.v_dim, number // shard.batch
+    heads = delta.v_heads // (shard.tp * shard.cp)
     elements = number * length * heads
     forward, backward, kept, at_once = _WRITTEN[shard.delta_rule]
     ahead: list[Op] = []

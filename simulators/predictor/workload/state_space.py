@@ -77,7 +77,7 @@ def by_heads(shard: Shard, name: str, *widths: int) -> list[Op]:
     return [op for width in widths if width for op in exchange(shard, name, token * width)]
 
 
-def _joined(shard: Shard, made: int, copies: int) -> list[Op]:
+def joined(shard: Shard, made: int, copies: int) -> list[Op]:
     """What was exchanged apart put together, and its tokens in their order or in that which
     balances causal attention: ``copies`` of the whole."""
     return [Streaming("ssm_order", "memcpy", copies * 2 * made, copies)] if shard.cp > 1 else []
@@ -119,12 +119,12 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
             (
                 *into,
                 *by_heads(shard, "ssm_exchange", *apart),
-                *_joined(shard, made, 1),
+                *joined(shard, made, 1),
                 *turned,
             ),
             (
                 *turned,
-                *_joined(shard, made, 2),
+                *joined(shard, made, 2),
                 *by_heads(shard, "ssm_grad_exchange", *apart),
                 *into_back,
             ),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.knobs import impossible_value
 from tests.simulators.jobs import (
     CROSSING,
+    DELTA,
     JOINED,
     LLAMA,
     MLA_MOE,
@@ -25,6 +26,7 @@ from tests.simulators.jobs import (
 )
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.experts import Moe
+from trainscout.simulators.predictor.question.layers import Mixer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import KNOBS
 from trainscout.simulators.predictor.question.tuning import Distillation, Lora
@@ -37,8 +39,11 @@ PAIRED = "overlap_moe_expert_parallel_comm"
 NF4 = Lora(8, frozen_weights="nf4")
 BY_OPERATION = {"recompute": "selective", "recompute_modules": "operations"}
 SHALLOW = replace(LLAMA, num_layers=6)
+DELTAS = replace(LLAMA, layers=f"{LLAMA.num_layers}*x/dense", kinds={"x": Mixer(delta=DELTA)})
+KIMIS = replace(DELTAS, kinds={"x": Mixer(delta=replace(DELTA, gate="vector"))})
 _TWO_CHUNKS = {"pp": 2, "vpp": 2}
 _UNEVEN_V = {**_TWO_CHUNKS, "schedule": "zb-v", "last_stage_layers": 4}
+_CUTS_DELTAS = {"cuts_delta_rules": True}
 _COMPILED, _PLAIN = {"fusion": "compiled"}, {"schedules": ("1f1b", "gpipe")}
 SHARED_60 = replace(MOE, moe=Moe(8, 2, 128, 60))
 # rule, field, model, job arguments: each breaks one rule.
@@ -144,6 +149,9 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("sequence_parallel", "sp", MOE, {"tp": 2, "etp": 1}),
     ("context_parallel", "cp", TINY, {"cp": 8, "training": {"sequence_length": 56}}),
     ("context_parallel", "cp", TINY, {"cp": 2, "training": {"attention": "unfused"}}),
+    ("context_parallel", "cp", DELTAS, {"cp": 2}),
+    ("context_parallel", "cp", KIMIS, {"cp": 2, "training": _CUTS_DELTAS}),
+    ("context_parallel", "cp", DELTAS, {"cp": 16, "nodes": 2, "training": _CUTS_DELTAS}),
     ("context_parallel", "cp_comm_type", LLAMA, {"cp": 4, "cp_comm_type": "a2a"}),
     ("context_parallel", "cp_comm_type", MLA_MOE, {"cp": 4, "cp_comm_type": "all_gather"}),
     ("experts", "ep", TINY, {"ep": 2}),
@@ -242,6 +250,7 @@ VALID: list[tuple[Model, dict[str, Any]]] = [
     (TINY, {"cp": 4, "zero_stage": 3}),
     (TINY, {"tp": 2, "cp": 4, "cp_comm_type": "a2a"}),
     (MLA_MOE, {"cp": 4, "cp_comm_type": "a2a"}),
+    (DELTAS, {"tp": 2, "cp": 4, "training": _CUTS_DELTAS}),
     (TINY, {"zero_stage": 1, "overlap_grad_reduce": True, "overlap_param_gather": True}),
     (TINY, {"zero_stage": 2, "overlap_param_gather": True}),
     (LLAMA, {"tp": 8}),

@@ -302,6 +302,24 @@ def test_shards_of_the_sequence_become_shards_of_the_heads_in_front_of_a_scan() 
     assert 2 * flops(forward) == flops(alone)
 
 
+@pytest.mark.parametrize("rule", ["fused", "rows", "solved"])
+def test_shards_of_the_sequence_become_shards_of_the_heads_in_front_of_a_delta_rule(
+    rule: str,
+) -> None:
+    model, training = only(Mixer(delta=DELTA)), {"delta_rule": rule, "cuts_delta_rules": True}
+    forward, backward = passes(model, cp=2, training=training)
+    exchanged = [op for op in forward if isinstance(op, Collective) and op.communicator == "cp"]
+    keys, values = DELTA.k_heads * DELTA.k_dim, DELTA.v_heads * DELTA.v_dim
+    # Queries, keys, values, gate, strengths and decays, and the output back.
+    widths = (keys, keys, values, values, DELTA.v_heads, DELTA.v_heads, values)
+    assert [op.bytes for op in exchanged] == [32 * 2 * width for width in widths]
+    again = [op for op in backward if isinstance(op, Collective) and op.communicator == "cp"]
+    assert sorted(op.bytes for op in again) == sorted(op.bytes for op in exchanged)
+    alone = passes(model, training=training)
+    for cut, whole in zip((forward, backward), alone, strict=True):
+        assert 2 * flops(cut) == flops(whole)
+
+
 def test_a_group_of_a_scan_goes_to_every_rank_that_shares_it() -> None:
     def exchanged(groups: int) -> list[int]:
         forward, _ = passes(only(Mixer(mamba2=replace(SSM, groups=groups))), cp=4)
