@@ -88,7 +88,7 @@ def recipe_of(
     assumed: list[str] = []
     _refuse_unknown_techniques(statement)
     zero = zero_stage(row, statement, era, degrees, assumed)
-    on_host = _on_host(statement, framework, zero)
+    on_host = _on_host(statement, framework, zero, assumed)
     vpp = _virtual_stages(row, statement, degrees, model, batch, assumed)
     sequence_parallel = _sequence_parallel(row, statement, era, degrees, model, assumed)
     overlap = _overlaps_gradients(row, statement, era, zero, degrees, assumed)
@@ -111,6 +111,10 @@ def recipe_of(
         assumed.append("hierarchical context parallelism replayed as a ring")
     # No recipe of Megatron-Bridge's splits experts (expert_tensor_parallel_size).
     split = given(row.etp, 1 if is_bridge(statement) else degrees.tp)
+    world = degrees.tp * degrees.pp * degrees.cp * degrees.dp
+    if row.etp is None and world % (split * given(row.ep, 1) * degrees.pp):
+        # There are not GPUs for both.
+        split = 1
     etp = split if model.moe is not None and split != degrees.tp else None
     if model.moe is not None and row.ep is None:
         assumed.append("expert parallelism not published: 1")
@@ -171,17 +175,26 @@ def _refuse_unknown_techniques(statement: Statement) -> None:
         raise CannotReplayError("tensor parallelism over a grid of GPUs is not modelled")
 
 
-def _on_host(statement: Statement, framework: Framework, zero: int) -> int:
-    """Percent of the optimizer that the host's CPU updates: all of it where ZeRO-Offload does.
+def _on_host(statement: Statement, framework: Framework, zero: int, assumed: list[str]) -> int:
+    """Percent of the optimizer that the host's CPU updates: all of it where ZeRO-Offload does, and
+    as much as is said of Megatron-Core's, else all as its command line and recipes have it.
 
     Raises:
-        CannotReplayError: when another software does, whose share is not said.
+        CannotReplayError: when other software does, or there are no shards of it.
     """
-    if not statement.says("offload", "optimizer") and "offload" not in statement.sharding:
+    told = statement.says("offload", "optimizer", "zero") or "offload" in statement.sharding
+    share = statement.get("optimizer_share")
+    if not told and share is None:
         return 0
-    if framework.host_optimizer != "serial" or zero < 1:
+    hybrid = framework.host_optimizer == "pipelined"
+    deeper = statement.sharding.get("stage", "0")[0] >= "2"
+    another = hybrid and (deeper or statement.says("offload", "zero"))
+    if framework.host_optimizer == "none" or zero < 1 or another:
         raise CannotReplayError("how much of the optimizer is on the CPU is not said")
-    return 100
+    if share is None and hybrid:
+        # --optimizer-offload-fraction (megatron/training/arguments.py) is 1.
+        assumed.append("share of the optimizer on the CPU not published: all")
+    return round(100 * float(share or 1))
 
 
 def _overlaps_gradients(

@@ -75,7 +75,7 @@ def _adapters(statement: Statement) -> Lora:
     targets = tuple(
         target
         for target, names in _TARGETS.items()
-        if target in named or any(name in named for name in names)
+        if "all" in named or target in named or any(name in named for name in names)
     )
     dropout = float(statement.facts.get("adapter_dropout", 0))
     kept = statement.get("frozen_weights") or "16bit"

@@ -102,6 +102,10 @@ def test_what_a_preset_says_beside_a_declared_shape():
     assert own == dict.fromkeys(("qkv", "attn_out", "latent", "mtp"), "bf16") | {
         "mixer_out": "mxfp8"
     }
+    alone = replayable(notes="MXFP8 in routed experts only, the rest in bf16", gpu="B200").job
+    others = dict(alone.training.module_precision.stated)
+    assert set(others.values()) == {"bf16"}
+    assert "experts" not in others
     # The pattern ends in experts alone; each prediction more is attention and experts.
     assert job.model.layer(88) == Layer("attention", "moe", bf16=True)
     bare = replayable(gpu="B300-288GB", pp=1, dp=64, tp=1, **row)

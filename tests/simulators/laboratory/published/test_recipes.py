@@ -36,7 +36,7 @@ def test_one_missing_degree_follows_from_the_others(missing):
         ({"global_batch": 3}, "3"),
         ({"dist_optimizer": "magic"}, "dist_optimizer"),
         ({"dist_optimizer": "ZeRO-3 offload"}, "optimizer is on the CPU"),
-        ({"dist_optimizer": "ZeRO1 + CPU offload"}, "optimizer is on the CPU"),
+        ({"dist_optimizer": "0 + CPU offload"}, "optimizer is on the CPU"),
         ({"dist_optimizer": "ZeRO-Infinity"}, "optimizer on disks"),
         ({"recompute": "every 2 layers"}, "recompute=every 2 layers is not a known label"),
         ({"recompute": "50%"}, "recompute=50% is not a known label"),
@@ -55,6 +55,17 @@ def test_all_of_the_optimizer_is_on_the_host_under_zero_offload():
     assert replayable(**deepspeed).job.recipe.optimizer_offload == 100
     elsewhere = deepspeed | {"framework": "PyTorch FSDP"}
     assert "optimizer is on the CPU" in why_not(**elsewhere)
+
+
+def test_as_much_of_the_optimizer_is_on_the_host_as_is_said_of_megatron_s():
+    told = "share of the optimizer on the CPU not published: all"
+    sharded = {"dist_optimizer": "1"}
+    silent = replayable(**sharded, notes="optimizer CPU offload")
+    assert silent.job.recipe.optimizer_offload == 100
+    assert told in silent.assumptions
+    stated = replayable(**sharded, notes="optimizer CPU offload; offload fraction 0.75")
+    assert stated.job.recipe.optimizer_offload == 75
+    assert told not in stated.assumptions
 
 
 def test_fsdp_overlaps_under_a_pipeline_too():
@@ -303,3 +314,9 @@ def test_what_may_have_been_recomputed_where_a_row_does_not_say():
 def test_experts_are_split_as_software_does_unless_told(framework, etp, split):
     outcome = job_of(replace(EXPERTS, framework=framework, etp=etp), declarations())
     assert outcome.job.recipe.etp == split
+
+
+def test_experts_are_not_split_where_there_are_not_gpus_for_it():
+    crowded = replace(EXPERTS, num_gpus=None, tp=2, pp=1, dp=4, cp=1, ep=8, etp=None)
+    assert job_of(crowded, declarations()).job.recipe.etp == 1
+    assert job_of(replace(crowded, dp=8), declarations()).job.recipe.etp is None

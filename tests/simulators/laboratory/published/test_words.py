@@ -161,6 +161,11 @@ def test_dora_and_kto_are_those_of_peft_and_trl(framework):
         ),
         ("LoRA rank 8 on q_proj and v_proj", 8, ("linear_qkv",)),
         ("LoRA rank=32 on linear_proj", 32, ("linear_proj",)),
+        (
+            "LoRA rank 32 on every linear layer and expert",
+            32,
+            ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+        ),
     ],
 )
 def test_adapters_are_those_that_are_said(notes, rank, targets):
