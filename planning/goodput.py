@@ -120,4 +120,12 @@ def best_interval_s(write_s: float, mtbf_s: float) -> float:
     """Seconds of work between checkpoints that make ``expected_stretch`` smallest."""
     from scipy.special import lambertw
 
-    return mtbf_s * (1 + float(lambertw(-math.exp(-1 - write_s / mtbf_s)).real))
+    ratio = write_s / mtbf_s
+    if ratio < _NEXT_TO_FREE:
+        # Lambert's function near its branch point, where its argument's digits say nothing.
+        root = math.sqrt(-2 * math.expm1(-ratio))
+        return mtbf_s * root * (1 - root / 3)
+    return mtbf_s * (1 + float(lambertw(-math.exp(-1 - ratio)).real))
+
+
+_NEXT_TO_FREE = 1e-8
