@@ -47,6 +47,7 @@ from trainscout.simulators.predictor.question.errors import InputError
         ("NVIDIA RTX A6000 48GB", "a6000"),
         ("L40S-48GB", "l40s"),
         ("8x NVIDIA L40S", "l40s"),
+        ("L40-48GB", "l40"),
         ("RTX 4090", "rtx4090"),
         ("NVIDIA GeForce RTX 4090 24GB", "rtx4090"),
         ("RTX3090", "rtx3090"),
@@ -70,7 +71,6 @@ def test_labels_name_declared_parts(label, name):
         "RTX 4090 Laptop",
         "RTX 3090 Ti",
         "RTX 6000 Ada",
-        "L40-48GB",
         "A800-40GB",
     ],
 )
