@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.network_engines import (
+from benchmarks.hygra_patterns import (
     MB,
     Fabric,
     Pattern,

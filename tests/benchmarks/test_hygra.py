@@ -7,7 +7,7 @@ import pytest
 from rich.table import Table
 
 from benchmarks.hygra import fabric_of, hops_of, with_rows
-from benchmarks.network_engines import mixed
+from benchmarks.hygra_patterns import mixed
 
 PAGE = """# Before
 

@@ -1,33 +1,19 @@
-"""Packets against the hybrid engine where chance marks them.
-
-    python -m benchmarks.network_engines
-
-Patterns without marks are those of ``benchmarks.hygra``, which plays the ones that are made here.
-
-CPU seconds of one thread, compiled code loaded before; ratios of both sides on the same machine,
-one after the other. A leaf-spine of hosts with one 200 Gb/s NIC each, links of one rate; errors
-are those of completion times against every packet played.
-"""
+"""What ``benchmarks.hygra`` plays: communications on a leaf-spine of hosts with one 200 Gb/s NIC
+each, links of one rate."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
-from trainscout.simulators.predictor.network.packet.settings import Dcqcn, PacketSettings
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import Routes
 
 RATE = 25e9
 MB = 1e6
-# Marks from a quarter of a megabyte on: the recovery of rates is what takes time then.
-LOW = Dcqcn(mark_from_bytes=50e3, mark_all_bytes=200e3)
 
 
 @dataclass(frozen=True)
@@ -106,18 +92,6 @@ def pipeline(fabric: Fabric, stages: int = 4, micro_batches: int = 4, seed: int 
     return Pattern(routes, 1.0, starts, after, 50e-6)
 
 
-def everybody(fabric: Fabric, group: int = 16) -> Pattern:
-    """All-to-all in groups; the size is what a host sends."""
-    source, destination = (
-        each.ravel() for each in np.meshgrid(np.arange(group), np.arange(group), indexing="ij")
-    )
-    other = source != destination
-    base = np.arange(0, fabric.hosts, group)[:, None]
-    source, destination = (base + source[other]).ravel(), (base + destination[other]).ravel()
-    spines = (source + destination) % fabric.spines
-    return Pattern(fabric.routes(source, destination, spines), 1 / (group - 1))
-
-
 def mixed(fabric: Fabric, stages: int = 4, micro_batches: int = 4, seed: int = 0) -> Pattern:
     """A training step: of every micro-batch each stage's tensor-parallel rings of 8, its experts'
     exchange between up to 4 such groups and its transfer to the next stage; then the gradients'
@@ -186,59 +160,3 @@ def run(engine: PacketEngine, pattern: Pattern, size: float) -> Run:
     cpu_s = time.process_time() - begin
     ends = engine.completion_s(flows)
     return Run(ends - engine.start_s(flows), float(ends.max()), cpu_s, engine.packet_hops)
-
-
-def marked(sizes: list[float], seeds: int) -> Table:
-    table = Table(
-        "pattern", "MB", "hybrid", "noise floor: FCT mean / job", "error: FCT mean / job",
-        "job, worst seed", title=f"DCQCN, low thresholds, {seeds} seeds",
-    )  # fmt: skip
-    fabric = Fabric()
-    patterns = {"DP ring, ECMP collisions": data_ring, "all-to-all in groups of 16": everybody}
-    for name, pattern_of in patterns.items():
-        for size in sizes:
-            pattern = pattern_of(fabric)
-            settings = [
-                PacketSettings(congestion="dcqcn", dcqcn=LOW, window=2, seed=seed)
-                for seed in range(seeds)
-            ]
-            truth = [
-                run(fabric.engine(PacketEngine, each), pattern, size * MB) for each in settings
-            ]
-            fast = [
-                run(fabric.engine(HybridEngine, each), pattern, size * MB) for each in settings
-            ]
-            pairs = [(a, b) for at, a in enumerate(truth) for b in truth[:at]]
-            own = list(zip(fast, truth, strict=True))
-            job = [abs(a.job_s / b.job_s - 1) for a, b in own]
-            table.add_row(
-                name,
-                f"{size:.0f}",
-                f"{sum(each.cpu_s for each in truth) / sum(each.cpu_s for each in fast):.1f}x",
-                f"{mean_error(pairs):.2%} / {mean_job(pairs):.2%}",
-                f"{mean_error(own):.2%} / {mean_job(own):.2%}",
-                f"{max(job):.2%}",
-            )
-    return table
-
-
-def mean_error(pairs: list[tuple[Run, Run]]) -> float:
-    return float(np.mean([np.abs(a.took_s / b.took_s - 1).mean() for a, b in pairs]))
-
-
-def mean_job(pairs: list[tuple[Run, Run]]) -> float:
-    return float(np.mean([abs(a.job_s / b.job_s - 1) for a, b in pairs]))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5, help="of DCQCN's marks")
-    seeds = parser.parse_args().seeds
-    fabric = Fabric()
-    for kind in (PacketEngine, HybridEngine):
-        run(fabric.engine(kind, PacketSettings()), data_ring(fabric), 16 * MB)
-    Console(width=150).print(marked([64.0, 256.0], seeds))
-
-
-if __name__ == "__main__":
-    main()
