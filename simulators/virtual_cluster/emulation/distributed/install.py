@@ -25,6 +25,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from .group import SymmetricMemory, VirtualBackend, VirtualGroup
 from .launches import Launches
 from .objects import ObjectCollectives
+from .store import VirtualStore
 from .work import HostWork, VirtualWork
 
 # Functional collectives, which come through the dispatcher as operations with results.
@@ -179,7 +180,7 @@ def install_distributed(state: RankState) -> None:
     state.functional = functional
     objects = ObjectCollectives(state)
     replacements: dict[str, Any] = {
-        "init_process_group": _init_process_group(distributed_c10d.init_process_group),
+        "init_process_group": _init_process_group(distributed_c10d.init_process_group, state),
         "_new_process_group_helper": _new_group_helper(state),
         "_new_group_with_tag": _members_only(distributed_c10d._new_group_with_tag),
         "_process_group_name": _group_names(),
@@ -189,7 +190,7 @@ def install_distributed(state: RankState) -> None:
         "is_gloo_available": lambda: True,
         "is_backend_available": lambda backend: True,
         "_store_based_barrier": lambda *args, **kwargs: None,
-        "TCPStore": _Store,
+        "TCPStore": _tcp_store(state),
         "monitored_barrier": lambda *args, **kwargs: None,
         "_set_pg_timeout": lambda timeout, group=None: None,
         "_verify_params_across_processes": lambda group, params, logger=None: None,
@@ -283,15 +284,15 @@ def _patch_symmetric_memory() -> None:
     module.empty, module.rendezvous = empty, rendezvous
 
 
-class _Store(dist.HashStore):
-    """``TCPStore`` that nobody else meets at."""
+def _tcp_store(state: RankState) -> Any:
+    class TCPStore(VirtualStore):
+        def __init__(self, host_name: str = "", port: int = 0, *_: Any, **__: Any) -> None:
+            super().__init__(state, host_name, port)
 
-    def __init__(self, host_name: str = "", port: int = 0, *_: Any, **__: Any) -> None:
-        super().__init__()
-        self.host, self.port = host_name, port
+    return TCPStore
 
 
-def _init_process_group(original: Any) -> Any:
+def _init_process_group(original: Any, state: RankState) -> Any:
     def init_process_group(
         backend: Any = None,
         init_method: Any = None,
@@ -310,7 +311,7 @@ def _init_process_group(original: Any) -> Any:
             timeout=timeout or DEFAULT_TIMEOUT,
             world_size=world_size if world_size > 0 else int(os.environ["WORLD_SIZE"]),
             rank=rank if rank >= 0 else int(os.environ["RANK"]),
-            store=store if store is not None else dist.HashStore(),
+            store=store if store is not None else VirtualStore(state),
             group_name=group_name,
             _ranks=_ranks,
         )

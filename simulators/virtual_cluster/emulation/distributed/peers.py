@@ -109,6 +109,20 @@ class Peers:
             for rank in giving
         ]
 
+    def leave(self, name: str, value: Any) -> None:
+        """Leave what any rank takes by its name."""
+        if self._board is not None:
+            self._board.publish(name, encode(value))
+
+    def take(self, names: Sequence[str]) -> list[tuple[bool, Any]]:
+        """Of each name, whether some rank left something, once one has, and what."""
+        others = [rank for rank in self.ranks if rank != self._rank]
+        if self._board is None or (self._beside and not others):
+            return [(False, None)] * len(names)
+        # Whoever it is: one that runs stands for all.
+        texts = self._board.collect(names, [(others or [self._rank])[0]] * len(names))
+        return [(bool(text), decode(text)) for text in texts]
+
     @staticmethod
     def _key(name: str, number: int, rank: int) -> str:
         return json.dumps([name, number, rank])

@@ -51,6 +51,11 @@ for work in dist.batch_isend_irecv(both):
     work.wait()
 host = torch.tensor([rank])
 dist.all_reduce(host)
+store = dist.distributed_c10d._get_default_store()
+if rank == size - 1:
+    store.set("identifier", f"of {rank}")
+store.wait(["identifier"])
+assert store.get("identifier") == f"of {size - 1}".encode()
 print([each["rank"] for each in objects], scattered, told, total.tolist(), most.item(),
       [int(row) for row in rows], came.tolist(), before.tolist(), host.tolist())
 if size == dist.get_world_size():

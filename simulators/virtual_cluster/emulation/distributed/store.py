@@ -1,0 +1,104 @@
+"""A store of keys and bytes where ``TCPStore`` is: what ranks set for each other by name.
+
+What a rank sets that runs beside this one (live), or ran before it (``--payloads``), is found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+
+_NUMBER = re.compile(r"\d+")
+# Stores with a prefix hold the C++ part of the one below alone.
+_HELD: list[dist.Store] = []
+
+
+class VirtualStore(dist.Store):
+    """One rank's view of the store at ``port``.
+
+    Of a key that nobody set, a rank's own value is taken where it set the same key with its own
+    number in it (``address_3`` for ``address_0``), and listed as invented.
+    """
+
+    def __init__(self, state: RankState, host: str = "", port: int = 0) -> None:
+        super().__init__()
+        self.host, self.port = host, port
+        self._state = state
+        self._own = dist.HashStore()
+        _HELD.append(self)
+
+    def set(self, key: str, value: Any) -> None:
+        self._own.set(key, value)
+        self._state.peers.leave(self._name(key), self._own.get(key))
+
+    def get(self, key: str) -> bytes:
+        """The value of ``key``.
+
+        Raises:
+            InputError: when another rank sets it, which does not run.
+        """
+        if not self._own.check([key]):
+            value = self._of_others(key)
+            if value is None:
+                raise InputError(
+                    "store.get",
+                    key,
+                    "is a key that only another rank sets, which does not run here",
+                    "trainscout live, where ranks run together, or that one first with --payloads",
+                )
+            self._own.set(key, value)
+        return bytes(self._own.get(key))
+
+    def wait(self, keys: Sequence[str], timeout: Any = None) -> None:
+        """Until others that run have set them: those that do not have by then."""
+        missing = [self._name(key) for key in keys if not self._own.check([key])]
+        if missing:
+            self._state.peers.take(missing)
+
+    def add(self, key: str, amount: int) -> int:
+        """The sum of what this rank added."""
+        total: int = self._own.add(key, amount)
+        if self._state.world_size > 1:
+            hint = f"store.add: of key {key!r} what this rank alone added"
+            self._state.recorder.invented("store.add", total, hint)
+        return total
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._own.check(keys))
+
+    def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+        return bytes(self._own.compare_set(key, expected, desired))
+
+    def append(self, key: str, value: Any) -> None:
+        self._own.append(key, value)
+
+    def delete_key(self, key: str) -> bool:
+        return bool(self._own.delete_key(key))
+
+    def num_keys(self) -> int:
+        return int(self._own.num_keys())
+
+    # By these names stores that put a prefix before keys ask for them.
+    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815
+
+    def _name(self, key: str) -> str:
+        return f"store {self.port} {key}"
+
+    def _of_others(self, key: str) -> Any:
+        ((known, value),) = self._state.peers.take([self._name(key)])
+        if known:
+            return value
+        for found in reversed(list(_NUMBER.finditer(key))):
+            own = f"{key[: found.start()]}{self._state.rank}{key[found.end() :]}"
+            if int(found[0]) < self._state.world_size and self._own.check([own]):
+                value = self._own.get(own)
+                hint = f"store.get: nobody set {key!r}; taken for what this rank set as {own!r}"
+                self._state.recorder.invented("store.get", value, hint)
+                return value
+        return None

@@ -1,0 +1,47 @@
+"""Keys of a store that another rank sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.simulators.virtual_cluster.emulation.sections import emulate
+
+SCRIPT = """
+import sys
+import torch.distributed as dist
+dist.init_process_group("nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+store = dist.TCPStore("localhost", 29555, size, rank == 0)
+for prefix in ("", "later/"):
+    named = dist.PrefixStore(prefix, store)
+    named.set(f"address_{rank}", f"node{rank}")
+    named.wait([f"address_{other}" for other in range(size)])
+    print("knows", [named.get(f"address_{other}") for other in range(size)])
+print("counts", store.add("arrived", 1))
+if rank == 0:
+    store.set("identifier", "of the first")
+print("told", store.get("identifier"))
+"""
+
+
+def test_keys_of_ranks_that_do_not_run(tmp_path: Path) -> None:
+    (tmp_path / "keys.py").write_text(SCRIPT)
+    script, world = str(tmp_path / "keys.py"), ("--world-size", "3", "--rank", "1")
+    alone = emulate(tmp_path, script, *world)
+    assert alone.code == 3, alone.output
+    assert alone.output.count("knows [b'node1', b'node1', b'node1']") == 2
+    same = "nobody set 'later//address_2'; taken for what this rank set as 'later//address_1'"
+    assert same in alone.output
+    assert "of key 'arrived' what this rank alone added" in alone.output
+    assert "store.get=identifier: is a key that only another rank sets" in alone.output
+    assert "trainscout live" in alone.output
+    payloads = ("--payloads", str(tmp_path / "payloads"))
+    assert "told b'of the first'" in emulate(tmp_path, script, *world[:2], *payloads).output
+    second = emulate(tmp_path, script, *world, *payloads)
+    assert second.code == 0, second.output
+    assert "told b'of the first'" in second.output
+    assert "knows [b'node0', b'node1', b'node1']" in second.output
