@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from .compiled_kernels import (
     backward_affine,
     forward_affine,
+    multi_tensor_adagrad,
     multi_tensor_adam,
     multi_tensor_applier,
+    multi_tensor_l2norm,
+    multi_tensor_lamb,
     multi_tensor_sgd,
     rms_backward_affine,
     rms_forward_affine,
@@ -167,21 +170,42 @@ class FastLayerNorm(_Norm):
         return FastLayerNormFN(x, self.weight, self.bias, self.epsilon, self.memory_efficient)
 
 
-# Fused Adam and SGD: one multi-tensor kernel for each list. States are made at the first step, in
+# Fused optimizers: one multi-tensor kernel for each list. States are made at the first step, in
 # fp32, as the real optimizers do; which tensors go into one call follows their types.
 # Hyperparameters decide nothing that costs time.
 
 _HALF = (torch.float16, torch.bfloat16)
+# What scripts may read of a group; the others are off.
+_DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0}
+_ON = ("adam_w_mode", "bias_correction", "set_grad_none")
 
 
 class _FusedOptimizer(torch.optim.Optimizer):
-    """What both share: a skip flag on the device, and a kernel for each type of parameter."""
+    """What all share: a skip flag on the device, and a kernel for each type of parameter.
+
+    ``settings``: what the constructor takes behind the parameters, in order; ``states``: what is
+    kept of a parameter, in the order of the kernel.
+    """
 
     kernel: Callable[..., Any]
+    settings: str
+    states: tuple[str, ...]
 
-    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
-        super().__init__(params, defaults)
+    def __init__(self, params: Iterable[Any], *args: Any, **named: Any) -> None:
+        names = self.settings.split()
+        given = {name: _DEFAULTS.get(name, name in _ON) for name in names}
+        given |= {**dict(zip(names, args, strict=False)), **named}
+        if unknown := set(given) - set(names):
+            raise TypeError(f"{type(self).__name__} takes no {', '.join(sorted(unknown))}")
+        if given.get("amsgrad"):
+            raise RuntimeError(f"{type(self).__name__} does not support the AMSGrad variant.")
+        if given.get("capturable"):
+            name = f"{type(self).__name__}.capturable"
+            raise refusal(name, "CUDA graphs are not captured", "False")
+        super().__init__(params, given)
         self._dummy_overflow_buf = torch.zeros(1, dtype=torch.int, device="cuda")
+        self.adam_w_mode = 1 if given.get("adam_w_mode") else 0
+        self.master_weights, self.capturable = bool(given.get("master_weights")), False
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Drop the gradients unless ``set_to_none`` is False."""
@@ -189,7 +213,10 @@ class _FusedOptimizer(torch.optim.Optimizer):
 
     def make_states(self, param: Tensor) -> dict[str, Tensor]:
         """The states of one parameter, in the order of the kernel."""
-        raise NotImplementedError
+        made = {name: torch.zeros_like(param, dtype=torch.float32) for name in self.states}
+        if self.master_weights and param.dtype in _HALF:
+            made["master_param"] = param.detach().float()
+        return made
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, grad_scaler: Any = None) -> Any:
@@ -216,62 +243,48 @@ class _FusedOptimizer(torch.optim.Optimizer):
 class FusedAdam(_FusedOptimizer):
     """``apex.optimizers.FusedAdam``."""
 
-    kernel = multi_tensor_adam
-
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        bias_correction: bool = True,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        adam_w_mode: bool = True,
-        weight_decay: float = 0.0,
-        amsgrad: bool = False,
-        set_grad_none: bool = True,
-        capturable: bool = False,
-        master_weights: bool = False,
-    ) -> None:
-        if amsgrad:
-            raise RuntimeError("FusedAdam does not support the AMSGrad variant.")
-        if capturable:
-            raise refusal("FusedAdam.capturable", "CUDA graphs are not captured", "False")
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**defaults, "bias_correction": bias_correction})
-        self.adam_w_mode = 1 if adam_w_mode else 0
-        self.capturable = False
-        self.master_weights = master_weights
-
-    def make_states(self, param: Tensor) -> dict[str, Tensor]:
-        names = ("exp_avg", "exp_avg_sq")
-        made = {name: torch.zeros_like(param, dtype=torch.float32) for name in names}
-        if self.master_weights and param.dtype in _HALF:
-            made["master_param"] = param.detach().float()
-        return made
+    kernel, states = multi_tensor_adam, ("exp_avg", "exp_avg_sq")
+    settings = (
+        "lr bias_correction betas eps adam_w_mode weight_decay amsgrad set_grad_none capturable "
+        "master_weights"
+    )
 
 
 class FusedSGD(_FusedOptimizer):
     """``apex.optimizers.FusedSGD``, with fp32 momenta."""
 
-    kernel = multi_tensor_sgd
+    kernel, states = multi_tensor_sgd, ("momentum_buffer",)
+    settings = (
+        "lr momentum dampening weight_decay nesterov wd_after_momentum materialize_master_grads "
+        "set_grad_none"
+    )
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        wd_after_momentum: bool = False,
-        materialize_master_grads: bool = True,
-        set_grad_none: bool = False,
-    ) -> None:
-        defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "nesterov": nesterov}
-        super().__init__(params, {**defaults, "weight_decay": weight_decay})
 
-    def make_states(self, param: Tensor) -> dict[str, Tensor]:
-        return {"momentum_buffer": torch.zeros_like(param, dtype=torch.float32)}
+class FusedLAMB(_FusedOptimizer):
+    """``apex.optimizers.FusedLAMB``: norms of all gradients before the kernel."""
+
+    kernel, states = multi_tensor_lamb, ("exp_avg", "exp_avg_sq")
+    settings = (
+        "lr bias_correction betas eps weight_decay amsgrad adam_w_mode grad_averaging "
+        "set_grad_none max_grad_norm use_nvlamb"
+    )
+
+    def step(self, closure: Callable[[], Any] | None = None, grad_scaler: Any = None) -> Any:
+        """Norms of each type's gradients, and a kernel for each type of parameter."""
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        found: dict[torch.dtype, list[Tensor]] = {}
+        for gradient in (each.grad for each in weights if each.grad is not None):
+            found.setdefault(gradient.dtype, []).append(gradient.detach())
+        for gradients in found.values():
+            multi_tensor_applier(multi_tensor_l2norm, self._dummy_overflow_buf, [gradients], False)
+        return super().step(closure, grad_scaler)
+
+
+class FusedAdagrad(_FusedOptimizer):
+    """``apex.optimizers.FusedAdagrad``."""
+
+    kernel, states = multi_tensor_adagrad, ("sum",)
+    settings = "lr eps weight_decay set_grad_none adagrad_w_mode"
 
 
 class LARC:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .kernels import kernel
+from .opaque import launch
 
 Lists = Sequence[Sequence[Tensor]]
 
@@ -78,6 +79,21 @@ def _step(name: str, number: int) -> Callable[..., None]:
 # On [grads, params, exp_avgs, exp_avg_sqs] and masters; on [grads, params, momenta] and copies.
 multi_tensor_adam = _step("multi_tensor_adam", 5)
 multi_tensor_sgd = _step("multi_tensor_sgd", 4)
+
+
+def _opaque_step(name: str) -> Callable[..., None]:
+    """One of which nothing is known but the tensors: gradients are read, all else written, too."""
+
+    def step(chunk_size: int, noop_flag: Tensor, lists: Lists, *hyperparameters: Any) -> None:
+        gradients, *others = _local(lists)
+        written = [each for tensors in others for each in tensors]
+        launch(name, written, [*gradients, *written])
+
+    return step
+
+
+multi_tensor_adagrad = _opaque_step("multi_tensor_adagrad")
+multi_tensor_lamb = _opaque_step("multi_tensor_lamb")
 
 
 def wgrad_gemm_accum(inputs: Tensor, grad_output: Tensor, main_grad: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -23,108 +24,131 @@ from .fused_attention import (
 )
 from .refuse import refusal
 
-# Options of FlashAttention-2 and -3 that are not emulated, and the value that asks for nothing.
-_NEUTRAL = {"alibi_slopes": None, "attention_chunk": 0, "block_table": None, "softcap": 0.0}
+# Options that are not emulated, and the value that asks for nothing; those that cost nothing.
+_NEUTRAL = {"attention_chunk": 0, "zero_tensors": False}
+_FREE = (
+    *("deterministic", "num_splits", "pack_gqa", "rotary_interleaved", "sm_margin", "softcap"),
+    *("return_softmax", "rng_state"),
+)
+
+# Parameters in the order of FlashAttention-2 and -3, above autograd and below.
+_LENGTHS = "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k"
+_OF_2 = (
+    "dropout_p softmax_scale causal window_size softcap alibi_slopes deterministic "
+    "return_attn_probs block_table"
+)
+_OF_3 = (
+    "softmax_scale causal qv q_descale k_descale v_descale window_size attention_chunk softcap "
+    "num_splits pack_gqa deterministic sm_margin return_attn_probs"
+)
+_BELOW_2 = (
+    "dropout_p softmax_scale causal window_size_left window_size_right softcap alibi_slopes "
+    "return_softmax block_table"
+)
+_GRADIENTS = "dout q k v out softmax_lse"
+_FORWARD_3 = (
+    "q k v k_new v_new qv out cu_seqlens_q cu_seqlens_k cu_seqlens_k_new seqused_q seqused_k "
+    "max_seqlen_q max_seqlen_k page_table kv_batch_idx leftpad_k rotary_cos rotary_sin "
+    "seqlens_rotary q_descale k_descale v_descale softmax_scale causal window_size"
+)
+_BACKWARD_3 = (
+    f"{_GRADIENTS} cu_seqlens_q cu_seqlens_k sequed_q sequed_k max_seqlen_q max_seqlen_k dq dk dv "
+    "softmax_scale causal window_size"
+)
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    form: tuple[str, int, int, int],
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: tuple[int, int],
-    options: dict[str, Any],
-    kernel: str = "flash2",
-) -> Any:
-    for name, neutral in _NEUTRAL.items():
-        if options.pop(name, neutral) != neutral:
-            raise refusal(f"flash_attn.{name}", "this option", str(neutral))
-    hands_out = options.pop("return_attn_probs", False)
-    if hands_out and dropout_p:
-        raise refusal("flash_attn.return_attn_probs", "probabilities under dropout", "False")
-    for name in ("deterministic", "num_splits", "pack_gqa", "sm_margin"):
-        options.pop(name, None)
-    if used := [name for name, value in options.items() if value is not None]:
-        raise refusal(f"flash_attn.{used[0]}", "this option")
-    flash_attn_2.check_types(query, key, value)
-    layout, sequences, max_q, max_k = form
-    scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(query.shape[-1])
-    longest = (max_q, max_k)
-    full = AttentionForm.flash(
-        layout, sequences, longest, causal, window_size, dropout_p, scale, kernel
-    )
-    out: Tensor = fused_attention(query, key, value, full)
-    if not hands_out:
-        return out
-    # The sums of each row are its second result; without dropout the matrix itself is empty.
-    heads = query.shape[-2]
-    rows = (heads, query.shape[0]) if layout == "thd" else (sequences, heads, max_q)
-    return out, query.new_empty(rows, dtype=torch.float32), query.new_empty(0)
+class _Call:
+    """What a function of flash-attn is given, by name."""
+
+    def __init__(self, names: str, args: Any, options: Any, kernel: str) -> None:
+        self._given = {**dict(zip(names.split(), args, strict=False)), **options}
+        self._kernel = kernel
+
+    def take(self, *names: str) -> list[Any]:
+        """Of what may be left out None."""
+        return [self._given.pop(name, None) for name in names]
+
+    def tensors(self) -> list[Tensor]:
+        """Queries, keys and values, which may be packed, and so may their sequences' lengths."""
+        for packed, names in (("qkv", "qkv"), ("kv", "kv")):
+            if packed in self._given:
+                self._given.update(zip(names, self._given.pop(packed).unbind(-3), strict=True))
+        for name in ("cu_seqlens", "max_seqlen"):
+            if name in self._given:
+                self._given[f"{name}_q"] = self._given[f"{name}_k"] = self._given.pop(name)
+        return self.take("q", "k", "v")
+
+    def form(self, query: Tensor, key: Tensor) -> AttentionForm:
+        """How it is called; what is left then asks for nothing, or is refused. That softcap's
+        hyperbolic tangent takes time is passed over."""
+        starts, _, *longest = self.take(*_LENGTHS.split())
+        dropout, scale, causal, window = self.take(*_OF_2.split()[:4])
+        left, right = self.take("window_size_left", "window_size_right")
+        window = left if isinstance(left, (tuple, list)) else window
+        window = window or (-1 if left is None else left, -1 if right is None else right)
+        self.take(*_FREE)
+        for name, value in self._given.items():
+            if value is not None and value != _NEUTRAL.get(name):
+                allowed = str(_NEUTRAL.get(name))
+                raise refusal(f"flash_attn.{name}", "this option", allowed)
+        layout, sequences = ("bshd", len(query)) if starts is None else ("thd", len(starts) - 1)
+        if starts is None:
+            longest = [query.shape[1], key.shape[1]]
+        scale = scale if scale is not None else 1.0 / math.sqrt(query.shape[-1])
+        return AttentionForm.flash(
+            layout,
+            sequences,
+            (int(longest[0]), int(longest[1])),
+            bool(causal),
+            (int(window[0]), int(window[1])),
+            float(dropout or 0.0),
+            scale,
+            self._kernel,
+        )
 
 
-def flash_attn_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    **options: Any,
-) -> Any:
-    """Attention of ``[batch, tokens, heads, width]``."""
-    form = ("bshd", q.shape[0], q.shape[1], k.shape[1])
-    return _attend(q, k, v, form, dropout_p, softmax_scale, causal, window_size, options)
+def _function(*names: str, kernel: str = "flash2") -> Callable[..., Any]:
+    """Attention of ``[batch, tokens, heads, width]``, or packed sequences' ``[tokens, heads,
+    width]``, by parameters of these names."""
+    order = " ".join(names)
+
+    def attend(*args: Any, **options: Any) -> Any:
+        call = _Call(order, args, options, kernel)
+        query, key, value = call.tensors()
+        (hands_out,) = call.take("return_attn_probs")
+        form = call.form(query, key)
+        if hands_out and form.dropout:
+            raise refusal("flash_attn.return_attn_probs", "probabilities under dropout", "False")
+        flash_attn_2.check_types(query, key, value)
+        out = fused_attention(query, key, value, form)
+        if not hands_out:
+            return out
+        # Each row's sum is their second result; without dropout the matrix itself is empty.
+        heads = query.shape[-2]
+        packed = form.layout == "thd"
+        rows = (heads, len(query)) if packed else (form.sequences, heads, form.max_q)
+        made = out, query.new_empty(rows, dtype=torch.float32), query.new_empty(0)
+        return made if kernel == "flash2" else made[:2]
+
+    # Callers look for the options that a version has.
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    shown = [inspect.Parameter(name, kind) for name in order.split()]
+    attend.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    return attend
 
 
-def flash_attn_qkvpacked_func(qkv: Tensor, *arguments: Any, **options: Any) -> Any:
-    """Attention of ``[batch, tokens, 3, heads, width]``."""
-    return flash_attn_func(*qkv.unbind(dim=2), *arguments, **options)
-
-
-def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
-    """Attention with keys and values in ``[batch, tokens, 2, heads, width]``."""
-    return flash_attn_func(q, *kv.unbind(dim=2), *arguments, **options)
-
-
-def flash_attn_varlen_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    **options: Any,
-) -> Any:
-    """Attention of packed sequences, ``[tokens, heads, width]``."""
-    form = ("thd", cu_seqlens_q.shape[0] - 1, int(max_seqlen_q), int(max_seqlen_k))
-    return _attend(q, k, v, form, dropout_p, softmax_scale, causal, window_size, options)
-
-
+flash_attn_func = _function("q k v", _OF_2)
+flash_attn_qkvpacked_func = _function("qkv", _OF_2)
+flash_attn_kvpacked_func = _function("q kv", _OF_2)
+flash_attn_varlen_func = _function("q k v", _LENGTHS, _OF_2)
 # Its name in FlashAttention-1, which Megatron-LM asked for until 2023.
 flash_attn_unpadded_func = flash_attn_varlen_func
-
-
-def flash_attn_varlen_qkvpacked_func(
-    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *arguments: Any, **options: Any
-) -> Any:
-    """Attention of packed sequences, ``[tokens, 3, heads, width]``."""
-    lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *arguments)
-    q, k, v = qkv.unbind(dim=1)
-    return flash_attn_varlen_func(q, k, v, *lengths, **options)
-
-
-def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
-    """Attention of packed sequences with keys and values in ``[tokens, 2, heads, width]``."""
-    return flash_attn_varlen_func(q, *kv.unbind(dim=1), *arguments, **options)
+flash_attn_varlen_qkvpacked_func = _function("qkv cu_seqlens max_seqlen", _OF_2)
+flash_attn_varlen_kvpacked_func = _function("q kv", _LENGTHS, _OF_2)
+flash_attn_3_func = _function("q k v", _OF_3, kernel="flash3")
+flash_attn_3_varlen_func = _function(
+    "q k v", _LENGTHS, "seqused_q seqused_k", _OF_3, kernel="flash3"
+)
 
 
 class FlashSelfAttention(torch.nn.Module):
@@ -181,52 +205,11 @@ class FlashCrossAttention(FlashSelfAttention):
         return flash_attn_varlen_kvpacked_func(q, kv, *lengths, **self._settings(causal))
 
 
-def flash_attn_3_func(q: Tensor, k: Tensor, v: Tensor, *arguments: Any, **options: Any) -> Any:
-    """FlashAttention-3 of ``[batch, tokens, heads, width]``."""
-    form = ("bshd", q.shape[0], q.shape[1], k.shape[1])
-    return _flash_3(q, k, v, form, *arguments, **options)
-
-
-def flash_attn_3_varlen_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    *_: Any,
-    **options: Any,
-) -> Any:
-    """FlashAttention-3 of packed sequences, ``[tokens, heads, width]``, or of rows."""
-    if cu_seqlens_q is None or cu_seqlens_k is None:
-        return flash_attn_3_func(q, k, v, **options)
-    form = ("thd", cu_seqlens_q.shape[0] - 1, int(max_seqlen_q), int(max_seqlen_k))
-    return _flash_3(q, k, v, form, **options)
-
-
-def _flash_3(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    form: tuple[str, int, int, int],
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    **options: Any,
-) -> Any:
-    made = _attend(q, k, v, form, 0.0, softmax_scale, causal, window_size, options, "flash3")
-    return made[:2] if isinstance(made, tuple) else made
-
-
 def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
     *_: Any,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
     block_table: Tensor | None = None,
     return_softmax_lse: bool = False,
     **options: Any,
@@ -240,122 +223,50 @@ def flash_attn_with_kvcache(
         held = pages.shape[1] * k_cache.shape[1]
         caches = (each.flatten(0, 1)[:held] for each in (k_cache, v_cache))
         k_cache, v_cache = (each.expand(q.shape[0], -1, -1, -1) for each in caches)
-    form = ("bshd", q.shape[0], q.shape[1], k_cache.shape[1])
-    softcap = {"softcap": options.get("softcap", 0.0), "return_attn_probs": return_softmax_lse}
-    made = _attend(q, k_cache, v_cache, form, 0.0, softmax_scale, causal, window_size, softcap)
+    how = {name: options.get(name) for name in ("softmax_scale", "causal", "window_size")}
+    made = flash_attn_func(q, k_cache, v_cache, **how, return_attn_probs=return_softmax_lse)
     return made[:2] if return_softmax_lse else made
 
 
-# flash-attn's functions below autograd, which attention over rings of ranks calls.
-
-# As the compiled functions take them, after those that are only there for packed sequences.
-_REST = ("dropout_p", "softmax_scale", "causal", "window_size_left", "window_size_right")
-_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+# Below autograd, which attention over rings of ranks calls: FlashAttention-3's serve both layouts.
 
 
-def _arguments(query: Tensor, packed: bool, args: Any, options: dict[str, Any]) -> list[Any]:
-    """The options, by position or name, as the compiled functions take them."""
-    names = (*_LENGTHS, *_REST) if packed else _REST
-    found = {**options, **dict(zip(names, args, strict=False))}
-    window = found.get("window_size", (-1, -1))
-    rest = [
-        float(found.get("dropout_p", 0.0)),
-        found.get("softmax_scale") or 1.0 / math.sqrt(query.shape[-1]),
-        bool(found.get("causal")),
-        int(found.get("window_size_left", window[0])),
-        int(found.get("window_size_right", window[1])),
-    ]
-    if not packed:
-        return rest
-    # Behind the scale, whether outputs are zeroed first.
-    return [*(found[name] for name in _LENGTHS), *rest[:2], False, *rest[2:]]
-
-
-def _forward(packed: bool) -> Callable[..., Any]:
-    compiled = flash_attn_2.varlen_fwd if packed else flash_attn_2.fwd
-
-    def forward(q: Tensor, k: Tensor, v: Tensor, *args: Any, **options: Any) -> Any:
-        """Output, log-sum-exps, no probabilities, the random state."""
-        out, stats, _, random = compiled(q, k, v, *_arguments(q, packed, args, options))
-        return out, stats, None, random
+def _forward(*names: str, kernel: str = "flash2") -> Callable[..., Any]:
+    def forward(*args: Any, **options: Any) -> Any:
+        """Output, log-sum-exps, no probabilities or parts, the random state."""
+        call = _Call(" ".join(names), args, options, kernel)
+        query, key, value = call.tensors()
+        form = call.form(query, key)
+        flash_attn_2.check_types(query, key, value)
+        out, stats, random = attention_forward(query, key, value, form)
+        return out, stats, None, random if kernel == "flash2" else None
 
     return forward
 
 
-def _backward(packed: bool) -> Callable[..., Any]:
-    compiled = flash_attn_2.varlen_bwd if packed else flash_attn_2.bwd
-    names = ("dout", "q", "k", "v", "out", "softmax_lse", "dq", "dk", "dv")
-
-    def backward(*args: Any, **options: Any) -> Tensor:
-        """Gradients into ``dq``, ``dk``, ``dv``; the sums of rows."""
-        named = [options.pop(name) for name in names[len(args) :]]
-        dout, q, *others = (*args[: len(names)], *named)
-        rest = _arguments(q, packed, args[len(names) :], options)
-        return compiled(dout.contiguous(), q, *others, *rest)[-1]
+def _backward(*names: str, kernel: str = "flash2") -> Callable[..., Any]:
+    def backward(*args: Any, **options: Any) -> Any:
+        """Gradients into ``dq``, ``dk``, ``dv`` where these are given; the sums of rows."""
+        call = _Call(" ".join(names), args, options, kernel)
+        query, key, value = call.tensors()
+        dout, out, stats, *places = call.take("dout", "out", "softmax_lse", "dq", "dk", "dv")
+        grads = [
+            torch.empty_like(like) if place is None else place
+            for place, like in zip(places, (query, key, value), strict=True)
+        ]
+        form = call.form(query, key)
+        attention_backward(dout.contiguous(), query, key, value, out, stats, grads, form)
+        return stats if kernel == "flash2" else (*grads, stats)
 
     return backward
 
 
-# FlashAttention-3's, which one function of each serves: packed where offsets are given.
-
-_OPTIONS_3 = ("softmax_scale", "causal", "window_size")
-_FORWARD_3 = (
-    *("q", "k", "v", "k_new", "v_new", "qv", "out", "cu_seqlens_q", "cu_seqlens_k"),
-    *("cu_seqlens_k_new", "seqused_q", "seqused_k", "max_seqlen_q", "max_seqlen_k"),
-    *("page_table", "kv_batch_idx", "leftpad_k", "rotary_cos", "rotary_sin", "seqlens_rotary"),
-    *("q_descale", "k_descale", "v_descale", *_OPTIONS_3),
-)
-_BACKWARD_3 = (
-    *("dout", "q", "k", "v", "out", "softmax_lse", "cu_seqlens_q", "cu_seqlens_k"),
-    *("sequed_q", "sequed_k", "max_seqlen_q", "max_seqlen_k", "dq", "dk", "dv", *_OPTIONS_3),
-)
-
-
-def _form_3(q: Tensor, k: Tensor, given: dict[str, Any]) -> AttentionForm:
-    """The form of what is given; what is left in ``given`` asks for nothing, or is refused."""
-    offsets = given.pop("cu_seqlens_q", None)
-    given.pop("cu_seqlens_k", None)
-    longest = (given.pop("max_seqlen_q", None), given.pop("max_seqlen_k", None))
-    scale, causal, window = (given.pop(name, None) for name in _OPTIONS_3)
-    window = window or (given.pop("window_size_left", -1), given.pop("window_size_right", -1))
-    for name in ("deterministic", "num_splits", "pack_gqa", "sm_margin", "rotary_interleaved"):
-        given.pop(name, None)
-    for name, value in given.items():
-        if value is not None and value != _NEUTRAL.get(name):
-            raise refusal(f"flash_attn.{name}", "this option")
-    layout, sequences = ("thd", offsets.shape[0] - 1) if offsets is not None else ("bshd", len(q))
-    if offsets is None:
-        longest = (q.shape[1], k.shape[1])
-    scale = scale or 1.0 / math.sqrt(q.shape[-1])
-    return AttentionForm.flash(
-        layout, sequences, longest, bool(causal), window, 0.0, scale, "flash3"
-    )
-
-
-def flash_attn_3_forward(*args: Any, **options: Any) -> Any:
-    """Output and log-sum-exps; nothing of parts of the keys, which are not split."""
-    given = {**dict(zip(_FORWARD_3, args, strict=False)), **options}
-    q, k, v = (given.pop(name) for name in ("q", "k", "v"))
-    flash_attn_2.check_types(q, k, v)
-    out, stats, _ = attention_forward(q, k, v, _form_3(q, k, given))
-    return out, stats, None, None
-
-
-def flash_attn_3_backward(*args: Any, **options: Any) -> Any:
-    """Gradients, written into ``dq``, ``dk``, ``dv`` where these are given; the sums of rows."""
-    given = {**dict(zip(_BACKWARD_3, args, strict=False)), **options}
-    dout, q, k, v, out, stats = (given.pop(name) for name in _BACKWARD_3[:6])
-    targets = [given.pop(name, None) for name in ("dq", "dk", "dv")]
-    grads = [
-        torch.empty_like(like) if each is None else each
-        for each, like in zip(targets, (q, k, v), strict=True)
-    ]
-    attention_backward(dout, q, k, v, out, stats, grads, _form_3(q, k, given))
-    return *grads, stats
-
-
-_flash_attn_forward, _flash_attn_varlen_forward = _forward(False), _forward(True)
-_flash_attn_backward, _flash_attn_varlen_backward = _backward(False), _backward(True)
+_flash_attn_forward = _forward("q k v", _BELOW_2)
+_flash_attn_varlen_forward = _forward("q k v", _LENGTHS, _BELOW_2)
+_flash_attn_backward = _backward(_GRADIENTS, "dq dk dv", _BELOW_2)
+_flash_attn_varlen_backward = _backward(_GRADIENTS, "dq dk dv", _LENGTHS, _BELOW_2)
+flash_attn_3_forward = _forward(_FORWARD_3, kernel="flash3")
+flash_attn_3_backward = _backward(_BACKWARD_3, kernel="flash3")
 
 
 # ``flash_attn.bert_padding``: the packing of padded batches.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .kernels import dtype_name, kernel
-from .opaque import OpaqueKernel, elementwise, launch, opaque
+from .opaque import OpaqueKernel, elementwise, launch, opaque, writes
 from .refuse import refused
 
 
@@ -121,9 +121,7 @@ def layer_norm_fn(
     residual: Tensor | None = None,
     *further: Any,
     prenorm: bool = False,
-    dropout_p: float = 0.0,
     residual_in_fp32: bool = False,
-    return_dropout_mask: bool = False,
     **named: Any,
 ) -> Any:
     """A norm of ``x`` plus ``residual``; with ``prenorm``, the sum too."""
@@ -172,19 +170,12 @@ class RMSNorm(torch.nn.Module):
 
 
 def cross_entropy_loss(
-    logits: Tensor,
-    labels: Tensor,
-    precomputed_lse: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    logit_scale: float = 1.0,
-    lse_square_scale: float = 0.0,
-    ignore_index: int = -100,
-    inplace_backward: bool = False,
-    process_group: Any = None,
+    logits: Tensor, labels: Tensor, *options: Any, process_group: Any = None, **named: Any
 ) -> tuple[Tensor, Tensor]:
     """Each row's loss, and its part that is a penalty of large sums; over ranks' vocabularies."""
     form = OpaqueKernel("cross_entropy", (math.prod(logits.shape[:-1]),), torch.float32)
     losses = opaque(form, logits, labels)
+    process_group = options[6] if len(options) > 6 else process_group
     if process_group is not None and torch.distributed.get_world_size(process_group) > 1:
         sums = torch.empty_like(losses)
         torch.distributed.all_reduce(sums, group=process_group)
@@ -196,17 +187,12 @@ class CrossEntropyLoss(torch.nn.Module):
     """``flash_attn.losses.cross_entropy.CrossEntropyLoss``."""
 
     def __init__(
-        self,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        *options: Any,
-        process_group: Any = None,
-        return_z_loss: bool = False,
-        **named: Any,
+        self, ignore_index: int = -100, reduction: str = "mean", *options: Any, **named: Any
     ) -> None:
         super().__init__()
         self.ignore_index, self.reduction = ignore_index, reduction
-        self.process_group, self.return_z_loss = process_group, return_z_loss
+        self.process_group = named.get("process_group")
+        self.return_z_loss = named.get("return_z_loss", False)
 
     def forward(self, input: Tensor, target: Tensor, precomputed_lse: Any = None) -> Any:
         """Over ``input`` (rows, vocabulary)."""
@@ -227,11 +213,8 @@ dropout_add_ln_parallel_residual_fwd = refused(
 )
 
 
-def apply_rotary(
-    x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor, out2: Tensor, conj: bool
-) -> None:
-    """``rotary_emb``: both halves of each head turned, into other tensors or in place."""
-    launch("rotary", [out1, out2], [x1, x2, cos, sin])
+# ``rotary_emb``: both halves of each head turned, into other tensors or in place.
+apply_rotary = writes("rotary", 4, 5)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -241,39 +224,20 @@ def cross_entropy(logits: Tensor, labels: Tensor, *_: Any) -> tuple[Tensor, Tens
     return losses, sums
 
 
-def cross_entropy_backward(
-    gradient: Tensor,
-    logits: Tensor,
-    sums: Tensor,
-    labels: Tensor,
-    smoothing: float,
-    inplace: bool,
-    *_: Any,
-) -> Tensor:
+def cross_entropy_backward(*args: Any) -> Tensor:
     """``xentropy_cuda_lib.backward``: in place of the logits, if they may go."""
+    gradient, logits, sums, labels, _, inplace, *_ = args
     made = logits if inplace else torch.empty_like(logits)
     launch("cross_entropy_backward", [made], [gradient, logits, sums, labels])
     return made
 
 
 def dropout_add_ln_fwd(
-    x0: Tensor,
-    residual: Tensor | None,
-    gamma: Tensor,
-    beta: Tensor | None,
-    rowscale: Tensor | None,
-    colscale: Tensor | None,
-    x0_subset: Tensor | None,
-    z_subset: Tensor | None,
-    dropout_p: float,
-    epsilon: float,
-    rowscale_const: float,
-    z_numrows: int,
-    gen: Any,
-    residual_in_fp32: bool = False,
-    is_rms_norm: bool = False,
+    x0: Tensor, residual: Tensor | None, *args: Any, residual_in_fp32: bool = False
 ) -> tuple[Tensor | None, ...]:
     """Norm, input of the norm where it is another than ``x0``, mask, means and deviations."""
+    gamma, beta, rowscale, colscale, x0_subset, z_subset, dropout_p, _, _, z_numrows, *rest = args
+    residual_in_fp32 = rest[1] if len(rest) > 1 else residual_in_fp32
     rows, width = x0.shape if residual is None else residual.shape
     kind = torch.float32 if residual_in_fp32 else x0.dtype
     kind = kind if residual is None else residual.dtype
@@ -289,27 +253,11 @@ def dropout_add_ln_fwd(
     return made
 
 
-def dropout_add_ln_bwd(
-    dz: Tensor,
-    dx: Tensor | None,
-    x: Tensor,
-    x0: Tensor | None,
-    dmask: Tensor | None,
-    mu: Tensor,
-    rsigma: Tensor,
-    gamma: Tensor,
-    rowscale: Tensor | None,
-    colscale: Tensor | None,
-    x0_subset: Tensor | None,
-    z_subset: Tensor | None,
-    dropout_p: float,
-    rowscale_const: float,
-    x0_numrows: int,
-    has_residual: bool,
-    is_rms_norm: bool = False,
-) -> tuple[Tensor | None, ...]:
+def dropout_add_ln_bwd(*args: Any) -> tuple[Tensor | None, ...]:
     """Gradients of input, residual where it is another than the input's, weight and bias, sums of
     the last two by block, and of the scales of columns."""
+    read = dz, _, x, _, _, _, _, gamma, rowscale, colscale, x0_subset, _ = args[:12]
+    dropout_p, _, x0_numrows, has_residual, *_ = args[12:]
     rows, width = x.shape
     changes = (rowscale, colscale, x0_subset)
     another = dropout_p > 0 or x.dtype is not dz.dtype or any(each is not None for each in changes)
@@ -321,18 +269,12 @@ def dropout_add_ln_bwd(
     if colscale is not None:
         sums += [torch.empty_like(colscale), colscale.new_empty((1, width), dtype=torch.float32)]
     made = (dx0, dresidual, *sums)
-    read = (dz, dx, x, x0, dmask, mu, rsigma, gamma, rowscale, colscale, x0_subset, z_subset)
     launch("dropout_add_norm_backward", made, read)
     return made
 
 
 def linear_act_forward(
-    rows: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    is_gelu: bool,
-    save_pre_act: bool,
-    heuristic: int,
+    rows: Tensor, weight: Tensor, bias: Any, is_gelu: bool, save_pre_act: bool, heuristic: int
 ) -> list[Tensor]:
     """``fused_dense_lib``: a product whose epilogue adds the bias and activates; what went into
     the activation, too, if it is kept (a bit an element before ReLU)."""

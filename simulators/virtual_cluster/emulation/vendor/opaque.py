@@ -111,6 +111,26 @@ def launch(name: str, written: Sequence[Tensor | None], read: Sequence[Tensor | 
         torch.ops.triton.launch(*tensors, name, [1])
 
 
+def writes(name: str, *places: int) -> Callable[..., None]:
+    """A kernel that writes its arguments at these places and reads the other tensors."""
+
+    def function(*arguments: Any, **options: Any) -> None:
+        values = [_tensors(each) for each in (*arguments, *options.values())]
+        written = [part for place in places for part in values[place]]
+        others = (each for place, each in enumerate(values) if place not in places)
+        launch(name, written, [part for each in others for part in each])
+
+    return function
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value] if value.numel() else []
+    if isinstance(value, (list, tuple)):
+        return [part for each in value for part in _tensors(each)]
+    return []
+
+
 def install_element_kernels() -> None:
     """Let what ``torch.cuda.jiterator`` compiles be opaque: one launch over all elements."""
 

@@ -135,44 +135,28 @@ def _sizes(x: Tensor, b: Tensor, chunk_size: int) -> dict[str, int]:
 
 
 def scan_forward(
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,  # noqa: N803
-    B: Tensor,  # noqa: N803
-    C: Tensor,  # noqa: N803
-    chunk_size: int,
-    **options: Any,
+    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk_size: int, **options: Any
 ) -> tuple[Tensor | None, ...]:
     """``_mamba_chunk_scan_combined_fwd``: the scan below autograd, with what it made on the way:
     its result before the gate, rates and their sums by chunk, states, the last of them."""
     if options.pop("cu_seqlens", None) is not None:
         raise refusal("_mamba_chunk_scan_combined_fwd.cu_seqlens", _INFERENCE, "None")
     with torch.no_grad():
-        out, last = mamba_chunk_scan_combined(
-            *(x, dt, A, B, C, chunk_size), **options, return_final_states=True
-        )
+        options["return_final_states"] = True
+        out, last = mamba_chunk_scan_combined(x, dt, a, b, c, chunk_size, **options)
     chunks = -(-x.shape[1] // chunk_size)
     rates = dt.new_empty((x.shape[0], x.shape[2], chunks, chunk_size), dtype=torch.float32)
-    states = C.new_empty((x.shape[0], chunks, *x.shape[2:], B.shape[-1]))
+    states = c.new_empty((x.shape[0], chunks, *x.shape[2:], b.shape[-1]))
     ungated = None if options.get("z") is None else torch.empty_like(out)
     return out, ungated, rates, torch.empty_like(rates), states, last
 
 
-def scan_backward(
-    dout: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,  # noqa: N803
-    B: Tensor,  # noqa: N803
-    C: Tensor,  # noqa: N803
-    out: Tensor,
-    chunk_size: int,
-    **options: Any,
-) -> tuple[Tensor | None, ...]:
+def scan_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
     """``_mamba_chunk_scan_combined_bwd``: as autograd launches it, a gradient for each tensor."""
-    products = _products(_sizes(x, B, chunk_size))
+    dout, x, dt, a, b, c, out, chunk_size = args
+    products = _products(_sizes(x, b, chunk_size))
     further = (options.get(name) for name in ("D", "z", "dt_bias", "initial_states"))
-    inputs = (x, dt, A, B, C, *further)
+    inputs = (x, dt, a, b, c, *further)
     with torch.no_grad():
         for product in (*_again(products), *(each for made in products for each in made.backward)):
             product.launch(dout)
@@ -256,26 +240,11 @@ def selective_forward(
     return tuple(made)
 
 
-def selective_backward(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,  # noqa: N803
-    B: Tensor,  # noqa: N803
-    C: Tensor,  # noqa: N803
-    D: Tensor | None,  # noqa: N803
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    dout: Tensor,
-    states: Tensor,
-    out: Tensor | None,
-    dz: Tensor | None,
-    delta_softplus: bool,
-    recompute_out_z: bool,
-) -> tuple[Tensor | None, ...]:
+def selective_backward(*args: Any) -> tuple[Tensor | None, ...]:
     """``selective_scan_cuda.bwd``: gradients, with a gate its own and, if wanted, the result."""
-    inputs = (u, delta, A, B, C, D, delta_bias)
-    gated = () if z is None else (z, z)[: 1 + recompute_out_z]
-    return _gradients("selective_scan_backward", (*inputs, *gated), dout, states, out)
+    *inputs, gate, bias, dout, states, out, _, _, recomputes_gated = args
+    gated = () if gate is None else (gate, gate)[: 1 + recomputes_gated]
+    return _gradients("selective_scan_backward", (*inputs, bias, *gated), dout, states, out)
 
 
 def mamba_inner_fn(

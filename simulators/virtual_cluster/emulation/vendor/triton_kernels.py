@@ -30,7 +30,7 @@ def triton_patches(state: RankState) -> Mapping[str, Any]:
     return {
         "triton.runtime.jit": _patch_launches,
         "triton.runtime.autotuner": _patch_autotuner,
-        "triton.runtime.driver": lambda module: module.driver.set_active(_Driver(state)),
+        "triton.runtime.driver": lambda module: module.driver.set_active(_driver(state)),
     }
 
 
@@ -140,56 +140,37 @@ def _is_load(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Attribute) and node.func.attr == "load"
 
 
-class _Driver:
-    """What kernels' callers ask of the GPU before they launch."""
+def _driver(state: RankState) -> SimpleNamespace:
+    """What kernels' callers ask of the GPU before they launch, of the calling thread."""
+    properties = torch.cuda.get_device_properties(0)
 
-    def __init__(self, state: RankState) -> None:
-        properties = torch.cuda.get_device_properties(0)
-        self._state = state
-        self.utils = SimpleNamespace(
-            get_device_properties=lambda device: {
-                "multiprocessor_count": properties.multi_processor_count,
-                "max_shared_mem": getattr(properties, "shared_memory_per_block_optin", 232448),
-                "warpSize": 32,
-                "max_num_regs": 65536,
-            }
-        )
+    def device() -> torch.device:
+        return torch.device("cuda", state.shim.device())
 
-    def get_current_device(self) -> int:
-        """Of the calling thread."""
-        return self._state.shim.device()
-
-    def set_current_device(self, device: int) -> None:
-        """Of the calling thread."""
-        torch.cuda.set_device(device)
-
-    def get_current_stream(self, device: int | None = None) -> int:
-        """Of the calling thread."""
-        return self._state.shim.stream()
-
-    def get_active_torch_device(self) -> torch.device:
-        """As torch names it."""
-        return torch.device("cuda", self.get_current_device())
-
-    def get_device_interface(self) -> Any:
-        """The module that has streams and events."""
-        return torch.cuda
-
-    def get_current_target(self) -> Any:
-        """What code would be made for."""
+    def target() -> Any:
         from triton.backends.compiler import GPUTarget
 
         major, minor = torch.cuda.get_device_capability()
         return GPUTarget("cuda", major * 10 + minor, 32)
 
-    def is_active(self) -> bool:
-        """It is the one there is."""
-        return True
-
-    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
-        """What fills the L2 cache between timings of a kernel."""
-        return torch.empty(64 << 20, dtype=torch.int32, device=self.get_active_torch_device())
-
-    def clear_cache(self, cache: torch.Tensor) -> None:
-        """Fill it."""
-        cache.zero_()
+    asked = {
+        "multiprocessor_count": properties.multi_processor_count,
+        "max_shared_mem": getattr(properties, "shared_memory_per_block_optin", 232448),
+        "warpSize": 32,
+        "max_num_regs": 65536,
+    }
+    return SimpleNamespace(
+        utils=SimpleNamespace(get_device_properties=lambda device: asked),
+        get_current_device=state.shim.device,
+        set_current_device=torch.cuda.set_device,
+        get_current_stream=lambda device=None: state.shim.stream(),
+        get_active_torch_device=device,
+        get_device_interface=lambda: torch.cuda,
+        get_current_target=target,
+        is_active=lambda: True,
+        # What fills the L2 cache between timings of a kernel.
+        get_empty_cache_for_benchmark=lambda: torch.empty(
+            64 << 20, dtype=torch.int32, device=device()
+        ),
+        clear_cache=lambda cache: cache.zero_(),
+    )

@@ -8,7 +8,7 @@ they are sends, receives and reduce-scatters of the same bytes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,15 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kerne
 
 from .enumerations import CommOverlapType
 from .quantized import plain
+
+
+class Form(NamedTuple):
+    """How a product is called, and the type of its result."""
+
+    layout: str
+    use: str
+    recipe: str
+    dtype: torch.dtype
 
 
 class CommOverlapHelper:
@@ -112,19 +121,11 @@ class CommOverlap(CommOverlapBase):
         )
 
     def multiply_gathered(
-        self,
-        rows: Tensor,
-        factor: Tensor,
-        layout: str,
-        use: str,
-        recipe: str,
-        dtype: torch.dtype,
-        out: Tensor | None,
-        copy: Tensor | None,
+        self, rows: Tensor, factor: Tensor, how: Form, out: Tensor | None, copy: Tensor | None
     ) -> Tensor:
         """Product of the rows of all ranks, which lie in the buffer."""
         whole = rows.view(-1, rows.shape[-1])
-        out = self._out(rows, factor, layout, dtype) if out is None else out
+        out = _product_out(rows, factor, how) if out is None else out
         count, pieces = self._size, whole.chunk(self._size)
         products = out.view(-1, out.shape[-1]).chunk(count)
         ranks = dist.get_process_group_ranks(self.group)
@@ -134,7 +135,7 @@ class CommOverlap(CommOverlapBase):
             requests = self._exchange(
                 pieces[here], after, pieces[coming], before, step < count - 1
             )
-            kernel("gemm_into")(pieces[here], factor, products[here], layout, use, False, recipe)
+            kernel("gemm_into")(pieces[here], factor, products[here], *how[:2], False, how.recipe)
             for request in requests:
                 request.wait()
         if copy is not None:
@@ -153,18 +154,10 @@ class CommOverlap(CommOverlapBase):
         return list(dist.batch_isend_irecv(operations))
 
     def multiply_scattered(
-        self,
-        rows: Tensor,
-        factor: Tensor,
-        layout: str,
-        use: str,
-        recipe: str,
-        dtype: torch.dtype,
-        out: Tensor | None,
-        share: Tensor,
+        self, rows: Tensor, factor: Tensor, how: Form, out: Tensor | None, share: Tensor
     ) -> Tensor:
         """Product of all rows in the buffer, summed over ranks; ``share`` is this rank's."""
-        out = self._out(rows, factor, layout, dtype) if out is None else out
+        out = _product_out(rows, factor, how) if out is None else out
         left = rows.view(-1, rows.shape[-1])
         held = self._buffer.view(-1)[: out.numel()].view(left.shape[0], -1)
         pieces = self._size if self.in_a_ring else self._pieces
@@ -175,7 +168,7 @@ class CommOverlap(CommOverlapBase):
             share.view(-1, share.shape[-1]).chunk(pieces),
             strict=True,
         ):
-            kernel("gemm_into")(part, factor, product, layout, use, False, recipe)
+            kernel("gemm_into")(part, factor, product, *how[:2], False, how.recipe)
             works.append(
                 dist.reduce_scatter_tensor(kept, product, group=self.group, async_op=True)
             )
@@ -183,9 +176,10 @@ class CommOverlap(CommOverlapBase):
             work.wait()
         return out
 
-    def _out(self, rows: Tensor, factor: Tensor, layout: str, dtype: torch.dtype) -> Tensor:
-        width = factor.shape[0] if layout == "TN" else factor.shape[1]
-        return torch.empty((*rows.shape[:-1], width), dtype=dtype, device="cuda")
+
+def _product_out(rows: Tensor, factor: Tensor, how: Form) -> Tensor:
+    width = factor.shape[0] if how.layout == "TN" else factor.shape[1]
+    return torch.empty((*rows.shape[:-1], width), dtype=how.dtype, device="cuda")
 
 
 def _chunk_shape_quantizer(arguments: Any) -> tuple[bool, torch.Size | None, Any]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import dtype_name, kernel
 
 from .enumerations import TORCH_TYPES, CommOverlapType
+from .overlap import Form
 from .quantized import SWIZZLED, make, operand, quantize, recipe_of
 
 _USES = {(True, False): "forward", (False, False): "dgrad", (False, True): "wgrad"}
@@ -68,7 +69,7 @@ def generic_gemm(
             if comm_type == CommOverlapType.AG
             else comm_overlap.multiply_scattered
         )
-        out = overlapped(left, right, layout, use, recipe, dtype, D, extra_output)
+        out = overlapped(left, right, Form(layout, use, recipe, dtype), D, extra_output)
         return out, None, None, extra_output
     bias_grad = None
     if D is not None:

@@ -21,7 +21,7 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.extension import (
     products,
     quantized,
 )
-from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
+from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import writes
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refused
 
 # Newer than any version the library asks for.
@@ -60,28 +60,6 @@ class FP8TensorMeta:
     scale: Tensor
     scale_inv: Tensor
     amax_history: Tensor
-
-
-def _writes(name: str, *places: int) -> Callable[..., None]:
-    """A kernel that writes its arguments at these places and reads the other tensors."""
-
-    def function(*arguments: Any, **options: Any) -> None:
-        values = [*arguments, *options.values()]
-        written = [part for place in places for part in _tensors(values[place])]
-        read = [
-            part for at, value in enumerate(values) if at not in places for part in _tensors(value)
-        ]
-        launch(name, written, read)
-
-    return function
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value] if value.numel() else []
-    if isinstance(value, (list, tuple)):
-        return [part for each in value for part in _tensors(each)]
-    return []
 
 
 # By name, the arguments written.
@@ -128,7 +106,7 @@ def _names() -> dict[str, Any]:
         "_num_cublas_streams": _STREAMS,
     }
     made |= elementwise.activation_functions() | elementwise.softmax_functions()
-    made |= {name: _writes(name, *places) for name, places in _WRITING.items()}
+    made |= {name: writes(name, *places) for name, places in _WRITING.items()}
     kinds = {name: value for name, value in vars(enumerations).items() if isinstance(value, type)}
     return made | {name: kind for name, kind in kinds.items() if name != "IntEnum"}
 

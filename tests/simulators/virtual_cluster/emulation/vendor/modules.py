@@ -284,6 +284,8 @@ def optimizer_lists() -> dict[str, Any]:
         ("apex", apex.optimizers.FusedAdam),
         ("masters", lambda params: apex.optimizers.FusedAdam(params, master_weights=True)),
         ("sgd", apex.optimizers.FusedSGD),
+        ("lamb", apex.optimizers.FusedLAMB),
+        ("adagrad", apex.optimizers.FusedAdagrad),
     ):
         parameters = [
             torch.nn.Parameter(torch.zeros(1000, device="cuda", dtype=dtype))

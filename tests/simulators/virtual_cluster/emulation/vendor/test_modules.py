@@ -280,8 +280,12 @@ def test_optimizers_walk_all_tensors_of_a_type_at_once(modules: Modules) -> None
         ("multi_tensor_adam", 1, 4): 4,
         ("multi_tensor_sgd", 2, 6): 2,
         ("multi_tensor_sgd", 1, 3): 2,
+        # LAMB's, of gradients.
+        ("multi_tensor_l2norm", 2, 2): 2,
+        ("multi_tensor_l2norm", 1, 1): 2,
     }
-    assert {launches(op) for op in steps} == {1}
+    stepped = [op for op in steps if kernel_name(op) != "multi_tensor_l2norm"]
+    assert {launches(op) for op in stepped} == {1}
     assert modules.figures["states"] == {
         "apex": {"exp_avg": "torch.float32", "exp_avg_sq": "torch.float32"},
         "masters": {
@@ -290,7 +294,12 @@ def test_optimizers_walk_all_tensors_of_a_type_at_once(modules: Modules) -> None
             "master_param": "torch.float32",
         },
         "sgd": {"momentum_buffer": "torch.float32"},
+        "lamb": {"exp_avg": "torch.float32", "exp_avg_sq": "torch.float32"},
+        "adagrad": {"sum": "torch.float32"},
     }
+    # Two steps of each, with two tensors of bf16 and one of fp32.
+    opaque_steps = Counter(opaque([op for op in events if isinstance(op, Op)]))
+    assert opaque_steps == {"multi_tensor_lamb": 4, "multi_tensor_adagrad": 4}
 
 
 def test_scaled_losses_of_apex_cast_unscale_and_read_a_flag(modules: Modules) -> None:
