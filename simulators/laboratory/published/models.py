@@ -220,7 +220,6 @@ def _moe(row: Row, statement: Statement, family: Family, assumed: list[str]) -> 
         shared_ffn_hidden_size=shared,
         num_dense_layers=dense,
         layer_period=period,
-        capacity_factor=_capacity_factor(statement, assumed),
         **routing,
     )
 
@@ -233,6 +232,7 @@ def _routing(row: Row, statement: Statement, assumed: list[str]) -> dict[str, An
     return {
         "dispatcher": "deepep" if preset.deepep else "alltoall",
         "load_imbalance": _load_imbalance(row, statement, assumed),
+        "capacity_factor": _capacity_factor(statement, assumed),
         "experts_in_turn": in_turn and statement.says("router", "forced"),
     }
 

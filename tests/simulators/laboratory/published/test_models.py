@@ -102,6 +102,9 @@ def test_what_a_preset_says_beside_a_declared_shape():
     assert own == dict.fromkeys(("qkv", "attn_out", "latent", "mtp"), "bf16") | {
         "mixer_out": "mxfp8"
     }
+    cut = replayable(gpu="B300-288GB", pp=1, dp=64, tp=1, **row, notes="capacity factor 1.25").job
+    assert cut.model.moe.capacity_factor == 1.25
+    assert job.model.moe.capacity_factor is None
     alone = replayable(notes="MXFP8 in routed experts only, the rest in bf16", gpu="B200").job
     others = dict(alone.training.module_precision.stated)
     assert set(others.values()) == {"bf16"}
