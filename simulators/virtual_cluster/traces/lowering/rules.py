@@ -8,7 +8,7 @@ from types import MappingProxyType
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.vocabulary import NAMESPACE, tensors
 
-from . import attention, convolution, matmul, movement, normalisation
+from . import attention, convolution, factorisations, matmul, movement, normalisation
 from .movement import foreach, is_list_operation
 from .pointwise import NAMES, elementwise, unknown
 from .tensors import FREE, Lowered, base_name
@@ -38,6 +38,7 @@ RULES: Mapping[str, Callable[[Op], Lowered]] = MappingProxyType(
         **matmul.TABLE,
         **attention.TABLE,
         **convolution.TABLE,
+        **factorisations.TABLE,
         **normalisation.TABLE,
         **movement.TABLE,
     }

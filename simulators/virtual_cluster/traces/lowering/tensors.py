@@ -19,17 +19,21 @@ class Lowered:
 
     ``rule`` names what turned the operation into kernels, for reports of coverage. ``estimated``:
     the operation is not one whose cost is known; it was taken to be memory-bound. Besides the
-    kernels ``transfer_bytes`` cross the bus between host and device.
+    kernels ``transfer_bytes`` cross the bus between host and device. ``one_call``: a library
+    launches all of them, as fast as they run.
     """
 
     kernels: tuple[Kernel, ...]
     rule: str
     estimated: bool = False
     transfer_bytes: int = 0
+    one_call: bool = False
 
     @property
     def launches(self) -> int:
         """How often the host launches for it."""
+        if self.one_call:
+            return 1
         return sum(map(launches_of, self.kernels)) + (self.transfer_bytes > 0)
 
 
