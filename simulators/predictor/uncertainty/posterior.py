@@ -265,17 +265,23 @@ def moments(found: Conditioned, across: Vector, own: Vector) -> tuple[Vector, Ve
 
 def quantile(found: Conditioned, means: Vector, variances: Vector, probability: float) -> Vector:
     """A quantile (..., m) of the mixture of Student's t."""
-    from scipy.special import stdtr
-
     weights, spread = np.exp(found.log_weights)[..., None], np.sqrt(variances)
     low, high = (means - 20 * spread).min(axis=-2), (means + 20 * spread).max(axis=-2)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        below = (weights * stdtr(FREEDOM, (middle[..., None, :] - means) / spread)).sum(axis=-2)
+        below = (weights * _below((middle[..., None, :] - means) / spread)).sum(axis=-2)
         low = np.where(below < probability, middle, low)
         high = np.where(below < probability, high, middle)
     found_at: Vector = (low + high) / 2
     return found_at
+
+
+def _below(at: Vector) -> Vector:
+    """How probable less than ``at`` is under Student's t of ``FREEDOM`` degrees: of four in closed
+    form (Shaw 2006, section 2.3), which takes a tenth of the time of ``scipy.special.stdtr``."""
+    share = at / np.sqrt(at**2 + FREEDOM)
+    below: Vector = 0.5 + share * (0.75 - 0.25 * share**2)
+    return below
 
 
 class Posterior:
