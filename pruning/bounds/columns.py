@@ -35,7 +35,7 @@ from trainscout.simulators.predictor.replay.boundary import (
     boundary_crosses_domain,
     boundary_seconds,
 )
-from trainscout.simulators.predictor.replay.prices import price_together
+from trainscout.simulators.predictor.replay.prices import Pricer, price_together
 from trainscout.simulators.predictor.workload.communicators import communicators, paired
 from trainscout.simulators.predictor.workload.megatron import ChunkMode
 from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
@@ -313,13 +313,19 @@ class Columns:
         # All rows alike: what is split is split in all that are bounded together.
         split = any(schedule_kind(schedule).splits_backward for schedule in self.schedules)
         keys = [(*key, split) for key in plain]
-        new = {
-            key: (self.slots[slots], self.bounds.pricer(self.bounds.job(self.unique[row])))
-            for key, row, slots in zip(
-                keys, rows.first.tolist(), self.slots_of[rows.first].tolist(), strict=True
-            )
-            if not self.bounds.knows("slot_prices", key)
-        }
+        # Combinations of one content, whose blocks meet the same groups, have one price.
+        contents: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        new: dict[tuple[Any, ...], tuple[Slots, Pricer]] = {}
+        for key, row, of in zip(
+            keys, rows.first.tolist(), self.slots_of[rows.first].tolist(), strict=True
+        ):
+            if not self.bounds.knows("slot_prices", key):
+                slots = self.slots[of]
+                pricer = self.bounds.pricer(self.bounds.job(self.unique[row]))
+                content = (id(slots), *pricer.key(slots.communicators), split)
+                contents[key] = content
+                if not self.bounds.knows("prices_of", content):
+                    new[content] = slots, pricer
         price_together(
             (pricer, part)
             for slots, pricer in new.values()
@@ -327,11 +333,10 @@ class Columns:
         )
 
         def make(key: tuple[Any, ...]) -> SlotPrices:
-            # Combinations of one content, whose blocks meet the same groups, have one price.
-            slots, pricer = new[key]
-            content = (id(slots), *pricer.key(slots.communicators), split)
-            priced = partial(SlotPrices.of, slots, pricer, halves=split)
-            return self.bounds.once("prices_of", content, priced)
+            content = contents[key]
+            return self.bounds.once(
+                "prices_of", content, lambda: SlotPrices.of(*new[content], halves=split)
+            )
 
         return rows.of, [self.bounds.once("slot_prices", key, partial(make, key)) for key in keys]
 

@@ -122,8 +122,13 @@ class Bounds:
             yield rows, Columns(self, table.take(rows))
 
     def pricer(self, job: Job) -> Pricer:
-        factors = factors_of(self._calibration)
-        return Pricer.of(job, communicators(job), factors, self._measured)
+        """Prices under a job's groups and software: one for all jobs that have the same."""
+        factors, groups = factors_of(self._calibration), communicators(job)
+        return self.once(
+            "pricer",
+            (job.framework, job.network, *groups.values()),
+            lambda: Pricer.of(job, groups, factors, self._measured),
+        )
 
     def knows(self, what: str, key: tuple[Any, ...]) -> bool:
         """Whether ``once`` was asked for it."""

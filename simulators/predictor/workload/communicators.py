@@ -8,6 +8,7 @@ order, so a group with a given stride has a fixed number of members per domain.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 from trainscout.simulators.predictor.question.job import Job
 
@@ -63,12 +64,19 @@ def communicators(job: Job) -> dict[str, Communicator]:
     ``embedding`` the first and last stage, which share tied embeddings; ``pp`` neighbouring
     stages.
     """
-    lie = spans(job)
-    found = {name: place_span(name, span, job) for name, span in lie.items()}
+    domain, ranks = _domain_and_ranks(job)
+    return dict(_groups(tuple(spans(job).items()), domain, ranks))
+
+
+@functools.lru_cache(maxsize=4096)
+def _groups(
+    spans: tuple[tuple[str, Span], ...], domain: int, ranks: int
+) -> Mapping[str, Communicator]:
+    lie = dict(spans)
     # The two ends of a pipeline lie further apart than they repeat.
     ((stages, apart),) = lie["pp"]
-    found["embedding"] = place_span("embedding", lie["embedding"], job, stages * apart)
-    return found
+    within = {name: stages * apart if name == "embedding" else ranks for name in lie}
+    return {name: _placed(name, span, domain, within[name]) for name, span in spans}
 
 
 def dimension(name: str) -> str:
@@ -97,11 +105,13 @@ def place(name: str, size: int, stride: int, job: Job) -> Communicator:
     return place_span(name, ((size, stride),), job)
 
 
-def place_span(name: str, span: Span, job: Job, within: int | None = None) -> Communicator:
-    """The communicator of ranks that lie as ``span`` says, on ``within`` ranks in a row (None:
-    on all)."""
-    domain = min(job.cluster.domain, job.world_size)
-    return _placed(name, span, domain, within or job.world_size)
+def place_span(name: str, span: Span, job: Job) -> Communicator:
+    """The communicator of ranks that lie as ``span`` says."""
+    return _placed(name, span, *_domain_and_ranks(job))
+
+
+def _domain_and_ranks(job: Job) -> tuple[int, int]:
+    return min(job.cluster.domain, job.world_size), job.world_size
 
 
 @functools.lru_cache(maxsize=65536)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from .elementwise import kept_of_norm, norm_ops
 from .ir import Alloc, Block, Collective, Free, Gemm, GroupedGemm, Op, Streaming
@@ -38,7 +37,7 @@ class Part:
     dropped: frozenset[str] = frozenset()
     rerun: tuple[Op, ...] = ()
 
-    @cached_property
+    @property
     def saved_bytes(self) -> int:
         return sum(tensor.bytes for tensor in self.saved)
 
@@ -49,12 +48,14 @@ class Part:
             self.forward, (), forward_peak_bytes=self.forward_peak_bytes + self.saved_bytes
         )
 
-    @cached_property
+    @property
     def kept(self) -> tuple[Alloc, ...]:
         """What of ``saved`` outlives the forward pass."""
+        if not self.dropped:
+            return self.saved
         return tuple(tensor for tensor in self.saved if tensor.tag not in self.dropped)
 
-    @cached_property
+    @property
     def kept_bytes(self) -> int:
         return sum(tensor.bytes for tensor in self.kept)
 
@@ -70,26 +71,30 @@ def compose(
     forward: list[Op] = []
     backward: list[Op] = []
     forward_peak = backward_peak = live = 0
+    # Of each part what outlives the forward pass, its bytes, and those that are made again.
+    sizes: list[tuple[tuple[Alloc, ...], int, int]] = []
     for part in parts:
+        kept, saved_bytes = part.kept, part.saved_bytes
+        kept_bytes = sum(tensor.bytes for tensor in kept) if part.dropped else saved_bytes
+        sizes.append((kept, kept_bytes, saved_bytes - kept_bytes))
         forward += part.forward
-        forward += part.kept
-        forward_peak = max(forward_peak, live + part.saved_bytes + part.forward_peak_bytes)
-        live += part.kept_bytes
+        forward += kept
+        forward_peak = max(forward_peak, live + saved_bytes + part.forward_peak_bytes)
+        live += kept_bytes
     freed = 0
     waiting = 0
     if rerun_at_once:
         backward += [op for part in parts for op in part.rerun]
-        waiting = sum(part.saved_bytes - part.kept_bytes for part in parts)
-    for part in reversed(parts):
-        again = part.saved_bytes - part.kept_bytes
+        waiting = sum(again for _, _, again in sizes)
+    for part, (kept, kept_bytes, again) in zip(reversed(parts), reversed(sizes), strict=True):
         if rerun_at_once:
             again, waiting = waiting, waiting - again
         else:
             backward += part.rerun
         backward += part.backward
         backward_peak = max(backward_peak, again + part.backward_peak_bytes - freed)
-        backward += [Free(tensor.tag, tensor.bytes) for tensor in part.kept]
-        freed += part.kept_bytes
+        backward += [Free(tensor.tag, tensor.bytes) for tensor in kept]
+        freed += kept_bytes
     return (
         Block(
             f"{name}_forward",

@@ -131,7 +131,7 @@ class Shard:
         facts: dict[str, Any] = {name: getattr(framework, name) for name in _of_framework()}
         facts["accumulate_grads_fp32"] = job.accumulates_fp32
         return cls(
-            model=_dispatching(job),
+            model=_dispatching(job.model, recipe.moe_dispatcher),
             batch=recipe.micro_batch * job.training.sequences_per_sample,
             sequence=job.sequence_length // recipe.cp,
             attended=job.attended_length // recipe.cp,
@@ -345,9 +345,10 @@ def _of_framework() -> tuple[str, ...]:
     return tuple(each.name for each in fields(Shard) if each.name in declared)
 
 
-def _dispatching(job: Job) -> Model:
-    """The model, its tokens travelling as the recipe says."""
-    moe = job.model.moe
-    if moe is None or job.recipe.moe_dispatcher is None:
-        return job.model
-    return replace(job.model, moe=replace(moe, dispatcher=job.recipe.moe_dispatcher))
+@functools.lru_cache
+def _dispatching(model: Model, dispatcher: str | None) -> Model:
+    """The model, its tokens travelling as the recipe says: one object, which works out its layers
+    once."""
+    if model.moe is None or dispatcher is None:
+        return model
+    return replace(model, moe=replace(model.moe, dispatcher=dispatcher))
