@@ -141,7 +141,7 @@ TABLE = {
         _native_batch_norm_legit_functional""",
     ),
     **named(batch_norm(None), "_batch_norm_with_update _batch_norm_with_update_functional"),
-    **named(once("elementwise"), "_batch_norm_no_update"),
+    **named(once("elementwise"), "_batch_norm_no_update _native_batch_norm_legit_no_training"),
     **named(
         batch_norm_backward,
         "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward",

@@ -28,6 +28,7 @@ _FREE_WORDS = """
     _assert_tensor_metadata _lazy_clone
     _version _efficientzerotensor sparse_dim dense_dim retain_grad is_floating_point
     _nested_tensor_from_mask_left_aligned _fw_primal _make_dual _unpack_dual
+    _has_same_storage_numel
 """
 _FREE_NAMES = frozenset(_FREE_WORDS.split())
 # What these name reaches the trace as events of its own, or is no device operation.

@@ -35,6 +35,11 @@ HALF, SINGLE = 256 * 12288 * 2, 256 * 12288 * 4
         ),
         (op("aten.add_.Tensor", (BIG, BIG), BIG), "elementwise", 3 * HALF),
         (op("aten.mul_.Scalar", (BIG, 2.0)), "elementwise", 2 * HALF),
+        (
+            op("aten._native_batch_norm_legit_no_training.default", (BIG, None, None), BIG),
+            "elementwise",
+            2 * HALF,
+        ),
         (op("aten.gelu_backward.default", (BIG, BIG), BIG), "activation", 3 * HALF),
         (op("aten.add.out", (BIG, BIG, ("out", BIG))), "elementwise", 3 * HALF),
         (op("aten.zero_.default", (BIG,), BIG), "elementwise", HALF),
@@ -226,6 +231,7 @@ def test_crossing_the_bus_is_no_kernel() -> None:
         "aten._local_scalar_dense.default",
         "c10d.allreduce_.default",
         "aten.detach.default",
+        "aten._has_same_storage_numel.default",
     ],
 )
 def test_views_and_allocations_cost_nothing(name: str) -> None:
