@@ -273,7 +273,7 @@ PATCHES: dict[str, Patch] = {
     "torch.utils.cpp_extension": _later(".script_kernels", "emulate_extensions"),
     "torch.utils.tensorboard.writer": _tensorboard,
     "torchaudio._extension.utils": _torchaudio,
-    "torchaudio._torchcodec": _later(".vendor.torchaudio", "read_without_torchcodec"),
+    "torchaudio._torchcodec": _later(".vendor.torchaudio", "go_without_torchcodec"),
     "torchvision.extension": _later(".vendor.torchvision", "declare_operators"),
     "torchvision.io.image": _later(".vendor.torchvision", "declare_images"),
     "transformers.masking_utils": _transformers_packing,
