@@ -25,7 +25,8 @@ class DistributedOptimizer:
     communication, on the stage with most parameters, would leave the recipe outside the best
     ones. With ``overlap_grad_reduce`` the traffic also slows the kernels beside it, which that
     bound does not see, so overlapped recipes are simulated. So are PyTorch's, whose DDP copies
-    gradients into buckets of its own, and DeepSpeed's, whose sharding needs more memory.
+    gradients into buckets of its own, DeepSpeed's, whose sharding needs more memory, and those
+    whose passes it spares quantising weights that it keeps in 8 bits.
     """
 
     name = "distributed_optimizer"
@@ -34,7 +35,7 @@ class DistributedOptimizer:
         recipe, framework = job.recipe, job.framework
         if recipe.zero_stage != 1 or recipe.overlap_grad_reduce:
             return None
-        if framework.torch_wrappers or framework.flattens_gradients:
+        if framework.torch_wrappers or framework.flattens_gradients or job.keeps_quantised:
             return None
         known = history.find(replace(recipe, zero_stage=0, overlap_param_gather=False))
         if known is None or known.prediction is None or known.time_like is None or not known.fits:

@@ -101,6 +101,26 @@ def test_stages_of_sharding_differ_without_replicas_where_software_does(software
     assert canonical(make_job(tp=8, zero_stage=0)).zero_stage == 1
 
 
+def test_only_sharded_optimizers_keep_weights_in_8_bits_without_replicas_too():
+    software = {"fp8_param_gather": ("fp8",)}
+    stages = [
+        canonical(
+            make_job(tp=8, zero_stage=stage, precision=precision, training=software)
+        ).zero_stage
+        for precision in ("fp8", "bf16")
+        for stage in (0, 1, 2)
+    ]
+    assert stages == [0, 1, 1, 1, 1, 1]
+
+
+def test_buckets_that_wait_for_each_other_are_two_without_replicas_too():
+    recipe = {"tp": 8, "overlap_grad_reduce": True}
+    assert canonical(
+        make_job(**recipe, training={"gradient_bucket": "gradient"})
+    ).overlap_grad_reduce
+    assert not canonical(make_job(**recipe)).overlap_grad_reduce
+
+
 def test_breadth_first_stays_where_1f1b_needs_more_micro_batches():
     given_ = {"micro_batch": 16, "pp": 2, "vpp": 2}
     job = make_job(**given_, schedule="gpipe")

@@ -106,9 +106,16 @@ class TestDistributedOptimizer:
         assert rule(Recipe(overlap_grad_reduce=True), history(twin, bar=0.01)) is None
         assert rule(Recipe(zero_stage=0), history(fits(1.0, zero_stage=1), bar=0.01)) is None
 
-    @pytest.mark.parametrize("fact", ["torch_wrappers", "flattens_gradients"])
-    def test_leaves_software_alone_where_sharding_moves_more_than_it_shares(self, fact):
-        software = replace(QUESTION, framework=Framework(**{fact: True}))
+    @pytest.mark.parametrize(
+        "facts",
+        [
+            {"torch_wrappers": True},
+            {"flattens_gradients": True},
+            {"fp8_param_gather": (QUESTION.training.precision,)},
+        ],
+    )
+    def test_leaves_software_alone_where_sharding_does_more_than_share(self, facts):
+        software = replace(QUESTION, framework=Framework(**facts))
         resolved = history(fits(1.0, zero_stage=0), bar=0.01)
         assert rule(Recipe(), resolved, software) is None
         assert rule(Recipe(), resolved) == "distributed_optimizer"

@@ -40,10 +40,14 @@ class Sharding:
         topic="sharding",
         canonical=Canonical(
             _UNSHARED,
-            (*_REPLICAS, "framework"),
-            # FSDP's copies are made even so, and DeepSpeed has another optimizer for each stage.
+            (*_REPLICAS, "framework", "precision", "fp8_param_gather"),
+            # FSDP's copies are made even so, DeepSpeed has another optimizer for each stage, and
+            # none but sharded ones keep weights in 8 bits.
             lambda job: (
                 not (job.is_replicated or job.gathers_units or job.framework.flattens_gradients)
+                and not (
+                    job.recipe.zero_stage == 0 and job.precision in job.framework.fp8_param_gather
+                )
             ),
         ),
         deepspeed="zero_optimization.stage",
@@ -73,8 +77,12 @@ class Sharding:
         topic="sharding",
         canonical=Canonical(
             "what is sharded travels beside the backward pass; " + _UNSHARED,
-            (*_REPLICAS, "zero_stage"),
-            lambda job: job.recipe.zero_stage >= 2 or not job.is_replicated,
+            (*_REPLICAS, "zero_stage", "framework"),
+            # DeepSpeed has two buckets for it, whoever there is to reduce with.
+            lambda job: (
+                job.recipe.zero_stage >= 2
+                or not (job.is_replicated or job.framework.gradient_bucket != "none")
+            ),
         ),
     )
     """Gradients are reduced beside the backward pass, as they always are where they are
