@@ -88,6 +88,7 @@ class PreparedRanks:
         """
         with tempfile.TemporaryDirectory(prefix="trainscout-launch-") as folder:
             words = _with_files(start, Path(folder))
+            _payloads(folder).mkdir()
             if self._question.ranks is not None:
                 ranks: Sequence[int] = self._question.ranks
                 return [self._traced(start, words, rank, folder) for rank in ranks]
@@ -122,7 +123,9 @@ class PreparedRanks:
         only_set_up: bool = False,
     ) -> Trace:
         path, output = trace_path(Path(folder), rank), Path(folder) / "output"
-        options = replace(self._job, rank=rank, script=tuple(words), trace=path)
+        # Ranks are told what those before them sent.
+        sent = _payloads(folder)
+        options = replace(self._job, rank=rank, script=tuple(words), trace=path, payloads=sent)
         request = RankRequest(options, dict(start.environment), str(output), only_set_up)
         assert self._process.stdin is not None
         self._process.stdin.write(packed(request) + "\n")
@@ -138,6 +141,10 @@ class PreparedRanks:
         if not line:
             raise RuntimeError("the process that ranks are forked from has ended")
         return line.rstrip("\n")
+
+
+def _payloads(folder: str) -> Path:
+    return Path(folder) / "payloads"
 
 
 def _with_files(start: Start, folder: Path) -> list[str]:

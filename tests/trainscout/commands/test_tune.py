@@ -109,6 +109,25 @@ def test_launches_that_cannot_be_are_results(tune, tmp_path, capsys):
     assert "--nnodes 2 --nproc-per-node 8" in script
 
 
+def test_ranks_are_told_what_those_before_them_sent(tune, tmp_path, capsys):
+    # As pipeline stages do with the shapes that they hand on.
+    told = """
+known = [width]
+if dist.get_rank():
+    dist.recv_object_list(known, src=0)
+else:
+    dist.send_object_list(known, dst=1)
+width, = known
+"""
+    joined = 'dist.init_process_group("nccl")\n'
+    (tmp_path / "train.py").write_text(SCRIPT.replace(joined, joined + told.lstrip()))
+    knobs = KNOBS.replace("[64, 96]", "[64, 128]").replace("[1024, 1073741824]", "[1024]")
+    (tmp_path / "knobs.yaml").write_text(knobs)
+    assert tune("--search", "grid", "--rank", "0,1", world_size=2) == 0
+    assert "no other side" not in capsys.readouterr().out
+    assert [row["status"] for row in rows(tmp_path)] == ["ok"] * 4
+
+
 def test_step_times_of_unlike_work_are_said_to_be_no_ranking(tune, tmp_path, capsys):
     knobs = 'knobs: {times: [0, 1, 4]}\nenvironment: {TIMES: "{times}"}'
     (tmp_path / "knobs.yaml").write_text(knobs)
