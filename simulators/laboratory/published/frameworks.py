@@ -320,6 +320,8 @@ def _stated(
         changes |= values.get(statement.facts.get(fact, _UNSAID), {})
     if statement.says("param_gather"):
         changes["fp8_param_gather"] = QUANTISED if statement.says("param_gather", "yes") else ()
+    if bucket := statement.get("ddp_bucket"):
+        changes["ddp_bucket_mib"] = int(bucket)
     compiles = framework.name in (*_TORCH, "nemo_automodel")
     if compiles and statement.says("compile", "yes", "layers"):
         changes |= {"fusion": "compiled", "fused_norm": False}

@@ -348,6 +348,9 @@ class Framework:
     """DDP copies gradients into buckets and what was reduced back; FSDP copies a unit's into one
     tensor of the type that they are reduced in, which the first FSDP (without ``copies_gathered``)
     divides before that."""
+    ddp_bucket_mib: int = 25
+    """DDP's buckets of gradients (``bucket_cap_mb``), at whose ends PyTorch cuts compiled graphs
+    (``torch/_dynamo/backends/distributed.py``: ``DDPOptimizer``)."""
     megatron_fsdp: bool = False
     """Megatron-FSDP wraps the model under ZeRO 0 and 1, too (``--use-megatron-fsdp``)."""
     checks_gradients: bool = False
@@ -424,6 +427,7 @@ class Framework:
         require_choice("framework.delta_rule", self.delta_rule, DELTA_RULES)
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         require_choice("framework.moments_8bit", self.moments_8bit, MOMENTS_8BIT)
+        require_positive("framework.ddp_bucket_mib", self.ddp_bucket_mib)
         if self.autocast and self.fused_wgrad:
             problem = "casts gradients back to fp32, which no product does"
             raise InputError("framework.autocast", True, problem, "framework.fused_wgrad=false")

@@ -123,6 +123,7 @@ class Shard:
     overlap_tp_gradients: bool
     replicas: int
     checkpoints_towers: bool
+    cut_at_bytes: int
 
     @classmethod
     def of(cls, job: Job) -> Shard:
@@ -178,6 +179,7 @@ class Shard:
             loss=_loss(job),
             checkpoints_towers=recipe.recompute == "full" and job.model.pooled is not None,
             replicas=1 if job.model.pooled is None else job.model.pooled.replicas(job.dp),
+            cut_at_bytes=framework.ddp_bucket_mib * 2**20 if _in_compiled_ddp(job) else 0,
             **facts,
         )
 
@@ -325,6 +327,13 @@ _OF_RECIPE_OR_MODEL = {
     "keeps_gathered",
     "pads_vocabulary",
 }
+
+
+def _in_compiled_ddp(job: Job) -> bool:
+    """Whether what is compiled runs inside of PyTorch's DDP."""
+    recipe, framework = job.recipe, job.framework
+    wrapped = framework.torch_wrappers and recipe.zero_stage < 2 and job.dp * recipe.cp > 1
+    return wrapped and framework.fusion == "compiled" and recipe.pp == 1
 
 
 def _loss(job: Job) -> str:
