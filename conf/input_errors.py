@@ -136,22 +136,29 @@ def explain_omegaconf_error(
     if isinstance(error, ValidationError) and field == "training.global_batch_size":
         allowed = f"{allowed} of sequences"
     if isinstance(error, ValidationError) and allowed is not None:
-        return InputError(field, value, "has the wrong type", allowed, _number_meant(value))
+        return InputError(field, value, "has the wrong type", allowed, _number_meant(field, value))
     if str(error).startswith("Cannot merge"):
         form = "a list" if isinstance(error.parent_node, ListConfig) else "a mapping"
         return InputError(field, value, "has the wrong type", form)
     return InputError(field, value, _first_sentence(error), allowed or "a value that can be read")
 
 
-def _number_meant(value: object) -> str | None:
-    """The number in a price ($2.20), or in a power of two as people say it (8k); None for a plain
-    number."""
-    found = re.fullmatch(r"\$?(\d+\.?\d*)(k?)", str(value).strip("'\" "), re.IGNORECASE)
+def _number_meant(field: str, value: object) -> str | None:
+    """The number in a price ($2.20), in a power of two as people say it (8k), or before the unit
+    that the setting has anyway (400 Gb/s, 80 GB in bytes); None for a plain number."""
+    found = re.fullmatch(r"\$?(\d+\.?\d*) ?([a-zA-Z/]*)", str(value).strip("'\" "))
     if found is None or found[1] == str(value):
         return None
-    return f"{float(found[1]) * 1024:.0f}" if found[2] else found[1]
+    number, unit = found[1], found[2].lower()
+    if unit == "k":
+        return f"{float(number) * 1024:.0f}"
+    if field.endswith("_bytes") and unit in _BYTES:
+        return f"{float(number) * _BYTES[unit]:.0f}"
+    in_its_unit = field.endswith("_gbps") and unit in ("gbps", "gb/s", "gbit/s")
+    return number if not unit or in_its_unit else None
 
 
+_BYTES = {"gb": 1e9, "gib": 2**30, "tb": 1e12, "tib": 2**40}
 _PARTS: dict[str, Any] = {
     "model": Model,
     "training": Training,
@@ -223,7 +230,7 @@ def _unknown_choice(error: MissingConfigException) -> InputError | None:
 def _refused_override(error: BaseException, override: Override) -> InputError:
     name, value = _text_of(override)
     if override.is_sweep_override():
-        allowed = _form(name) or "one value, or a sweep with -m"
+        allowed = _form(name) or f"one value, a list as [{value}], or a sweep with -m"
         nearest = meant_choice(name, value)
         if name == "objective" and nearest is None:
             allowed = f"objective.names=[{value}], for their Pareto front"

@@ -26,7 +26,7 @@ def config_file(name: str) -> Path | None:
         return path
     if name.endswith((".yaml", ".yml")):
         return None
-    is_path = isfile(path / FILE) or name.startswith(("./", "../", "/", "~"))
+    is_path = (bool(name) and isfile(path / FILE)) or name.startswith(("./", "../", "/", "~"))
     return path / FILE if is_path else downloaded(name)
 
 

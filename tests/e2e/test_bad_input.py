@@ -53,6 +53,11 @@ WRONG = {
     },
     "simulate": {
         "recipe.vpp=2": "recipe.vpp=2: virtual pipeline stages need pp > 1",
+        "model=": "model=: is no model that ships",
+        "recipe.recompute=Full": "did you mean 'full'",
+        "gpu.memory_bytes=80GB": "did you mean '80000000000'",
+        "cluster.nic_gbps=400Gbps": "did you mean '400'",
+        "training.packed_lengths=80,150": "a list as [80,150]",
         "recipe.tp=0": "recipe.tp=0: tp=0 must be a whole number >= 1",
         "format=yaml": "format=yaml: is not a known choice (allowed: csv, json, table)",
         "+recipies=1": "recipies=1: is not a known name; did you mean 'recipe'",
@@ -77,6 +82,8 @@ WRONG = {
         "tracking=none": "leave it out",
     },
     "plan": {
+        "sweep=llama3_8b sweep.what_ifs={}": "~sweep.what_ifs, which takes all of them away",
+        "sweep.num_gpus=64": "did you mean '[64]'",
         "sweep.num_gpu=8": "did you mean 'num_gpus'",
         "sweep.num_gpus=[1000000000]": "sweep.num_gpus=1000000000: is out of range",
         "sweep.clusters=[h200]": "did you mean '8xh200'",

@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from trainscout.commands.hydra_setup import STORE
+from trainscout.commands.hydra_setup import STORE, refuse_empty
 from trainscout.commands.search_plan import build_plan, check_plan
 from trainscout.conf.input_errors import as_input_error
 from trainscout.reports.files import TOP_RECIPES, TRIALS
@@ -61,6 +61,7 @@ class CheckFirst(Callback):
 def refusing(config: DictConfig) -> Iterator[None]:
     """End the process with exit code 2 for what the body refuses."""
     try:
+        refuse_empty(config, config.hydra.overrides.task)
         yield
     except Exception as error:
         # Hydra turns an Exception of a callback into a warning and goes on.

@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from trainscout.commands.arguments import as_settings
-from trainscout.commands.hydra_setup import prepare_hydra
+from trainscout.commands.hydra_setup import prepare_hydra, refuse_empty
 from trainscout.conf.input_errors import as_input_error
 from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain
 from trainscout.simulators.predictor.question.errors import InputError
@@ -45,6 +45,7 @@ def run_command(
     def job(config: DictConfig) -> None:
         # An exception that passes through Hydra is announced by it, and ends the other jobs.
         try:
+            refuse_empty(config, arguments)
             codes.append(command(config))
         except Exception as error:
             codes.append(explain(as_input_error(error), debug=config.debug))

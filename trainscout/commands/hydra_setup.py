@@ -6,6 +6,7 @@ import functools
 import itertools
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
-from omegaconf import BooleanNode, OmegaConf
+from omegaconf import BooleanNode, DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
 from trainscout.commands.schemas import register_commands
@@ -140,6 +141,15 @@ def _compose_once() -> None:
         return None
 
     Hydra.get_mode = get_mode  # type: ignore[method-assign]
+
+
+def refuse_empty(config: DictConfig, arguments: Sequence[str]) -> None:
+    """Refuse ``name={}`` for what has entries: Hydra adds none to them, and takes none away."""
+    for field in (word.removesuffix("={}") for word in arguments if word.endswith("={}")):
+        value = OmegaConf.select(config, field)
+        if OmegaConf.is_dict(value) and OmegaConf.get_type(value) is dict and len(value):
+            problem = f"leaves {', '.join(map(str, value))} there"
+            raise InputError(field, "{}", problem, f"~{field}, which takes all of them away")
 
 
 _PREPEND = ConfigSearchPathImpl.prepend

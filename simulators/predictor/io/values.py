@@ -202,7 +202,9 @@ def _converted(hint: Any, field: str, value: Any) -> Any:
     try:
         found = _PRIMITIVES[kind](value)
     except (KeyError, ValueError):
-        raise InputError(field, value, "has the wrong type", expected(hint, field)) from None
+        nearest = f"[{value}]" if origin is tuple and isinstance(value, str | int) else None
+        problem, allowed = "has the wrong type", expected(hint, field)
+        raise InputError(field, value, problem, allowed, nearest) from None
     if kind is int and abs(found) > _MOST_WHOLE:
         raise InputError(field, value, "is out of range", f"at most {_MOST_WHOLE:,}")
     _require_finite(field, found)

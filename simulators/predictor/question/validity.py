@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from . import model_rules, rules
-from .errors import InputError
+from .errors import InputError, nearest_name
 from .framework import declared_framework
 from .job import Job
 from .knob import LAYOUT
@@ -202,7 +202,10 @@ def check_job(job: Job) -> None:
         if violation.field == "micro_batch" and batch % job.dp:
             allowed = f"a multiple of {job.dp}, or a larger tp, pp or cp for fewer replicas"
             raise InputError("training.global_batch_size", batch, violation.reason, allowed)
-        raise InputError(field, value, violation.reason, would_do(job, violation))
+        knob, nearest = KNOBS.get(violation.field), None
+        if knob is not None and knob.kind is str and knob.choices and value not in knob.choices:
+            nearest = nearest_name(str(value), map(str, knob.choices))
+        raise InputError(field, value, violation.reason, would_do(job, violation), nearest)
 
 
 def would_do(job: Job, violation: Violation) -> str | None:
