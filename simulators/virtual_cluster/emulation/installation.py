@@ -38,6 +38,7 @@ _NAMES = {
     "dotenv": "python-dotenv",
     "faiss": "faiss-cpu",
     "fitz": "PyMuPDF",
+    "fla": "flash-linear-attention",
     "git": "GitPython",
     "hydra": "hydra-core",
     "ignite": "pytorch-ignite",

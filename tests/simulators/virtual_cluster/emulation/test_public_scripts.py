@@ -12,6 +12,7 @@ import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate
 from trainscout.simulators.predictor.workload.ir import Streaming, kernel_flops
+from trainscout.simulators.virtual_cluster.emulation.installation import how_to_install
 from trainscout.simulators.virtual_cluster.emulation.report import watch
 from trainscout.simulators.virtual_cluster.emulation.unknown_values import Unknown
 from trainscout.simulators.virtual_cluster.execution.issue import windows
@@ -470,3 +471,15 @@ def test_replays_of_a_graph_launch_what_was_captured(tmp_path: Path) -> None:
             steps.setdefault(at, []).append(event.name)
     # From the second on, gradients are there to be added to.
     assert steps[1] == steps[2] == steps[3] != []
+
+
+@pytest.mark.parametrize(
+    ("module", "package"), [("fla.ops", "flash-linear-attention"), ("some_other", "some-other")]
+)
+def test_packages_that_are_named_otherwise(
+    monkeypatch: pytest.MonkeyPatch, module: str, package: str
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    line = how_to_install(ModuleNotFoundError("", name=module))
+    assert line is not None
+    assert line.endswith(f"-m pip install {package}")
