@@ -80,10 +80,9 @@ class Traits:
 _MACHINE = 2
 KINDS = ("gpu", "software", "precision", "experts", "shape", "recompute", "zero_stage")
 SIZES = ("num_gpus", "sequence_length", "hidden_size", "micro_batch", "tp", "pp", "ep")
-RECIPE_TRAITS = (
-    *("framework", "precision", "recompute", "zero_stage"),
-    *("micro_batch", "tp", "pp", "ep"),
-)
+_SHARDS = KNOBS["zero_stage"].canonical
+assert _SHARDS is not None
+RECIPE_TRAITS = ("recompute", "zero_stage", "micro_batch", *_SHARDS.reads)
 """The knobs that decide in which traits recipes of one question differ."""
 assert {*KINDS, *SIZES} == {field.name for field in fields(Traits)}
 

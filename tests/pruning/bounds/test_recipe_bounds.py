@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pruning.questions import TEACHER, jobs
-from tests.simulators.jobs import GPT175B, LLAMA, MIXTRAL_8X7B, make_job
+from tests.simulators.jobs import GPT175B, LLAMA, MIXTRAL_8X7B, MOE, make_job
 from trainscout.pruning.bounds.columns import PASS_FIELDS
 from trainscout.pruning.bounds.layouts import Layout
 from trainscout.pruning.bounds.recipe_bounds import Bounds
@@ -176,6 +176,29 @@ def test_bounds_of_a_table_follow_what_recipes_differ_in():
     assert (found <= predicted).all()
     longer = found / plain
     assert longer[0] > 1 > longer[-1]
+
+
+@pytest.mark.parametrize(
+    ("knob", "values", "precision"),
+    [("etp", (1, None), "bf16"), ("fp8_param_gather", (True, False), "fp8")],
+)
+def test_scales_of_a_table_follow_what_decides_whether_anything_is_sharded(
+    knob, values, precision
+):
+    """Without replicas ZeRO 0 is ZeRO 1, unless experts have some or weights are of 8 bits."""
+    job = make_job(MOE, tp=8, sp=True, zero_stage=0, training={"precision": precision})
+    each = [replace(job, recipe=replace(job.recipe, **{knob: value})) for value in values]
+    assert [traits_of(one).zero_stage for one in each] == [0, 1]
+    runs = tuple(
+        CalibrationRun("x", traits_of(one), (0.1, 0.1, 0.1, 0.0, 0.03), 1.0, longer)
+        for one, longer in [(each[0], 1.08), (each[1], 0.92)] * 4
+    )
+    calibration = Calibration((job.gpu.name,), runs=runs)
+    table = RecipeTable.of([one.recipe for one in each])
+    found = Bounds(lambda recipe: replace(job, recipe=recipe), calibration)(table).step_time_s
+    assert found.tolist() == [
+        bounds_of(one, calibration=calibration).step_time_s[0] for one in each
+    ]
 
 
 @pytest.mark.parametrize("software", ["torch_wrappers", "flattens_gradients"])
