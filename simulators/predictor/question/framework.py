@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import InputError, require_choice, require_positive
+from .errors import InputError, require_choice, require_positive, require_whole
 from .schedules import OWN, SCHEDULES
 from .training import QUANTISED
 
@@ -350,7 +350,7 @@ class Framework:
     divides before that."""
     ddp_bucket_mib: int = 25
     """DDP's buckets of gradients (``bucket_cap_mb``), at whose ends PyTorch cuts compiled graphs
-    (``torch/_dynamo/backends/distributed.py``: ``DDPOptimizer``)."""
+    (``torch/_dynamo/backends/distributed.py``: ``DDPOptimizer``); 0: replicas are not DDP's."""
     megatron_fsdp: bool = False
     """Megatron-FSDP wraps the model under ZeRO 0 and 1, too (``--use-megatron-fsdp``)."""
     checks_gradients: bool = False
@@ -427,7 +427,7 @@ class Framework:
         require_choice("framework.delta_rule", self.delta_rule, DELTA_RULES)
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         require_choice("framework.moments_8bit", self.moments_8bit, MOMENTS_8BIT)
-        require_positive("framework.ddp_bucket_mib", self.ddp_bucket_mib)
+        require_whole("framework.ddp_bucket_mib", self.ddp_bucket_mib, least=0)
         if self.autocast and self.fused_wgrad:
             problem = "casts gradients back to fp32, which no product does"
             raise InputError("framework.autocast", True, problem, "framework.fused_wgrad=false")

@@ -183,6 +183,8 @@ def test_buckets_of_ddp_cut_compiled_layers_behind_large_weights() -> None:
 
     llama = replace(LLAMA, hidden_size=2048)
     assert saved(llama, 50) - saved(llama, 100) == 20480
+    # Replicas that are not DDP's.
+    assert saved(llama, 0) == saved(llama, 100)
     assert saved(llama, 50, fusion="eager") == saved(llama, 100, fusion="eager")
     plain = replace(llama, gated_mlp=False)
     assert saved(plain, 50) == saved(plain, 100)
