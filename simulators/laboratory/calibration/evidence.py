@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainscout.simulators.predictor.io.second_core import both
 from trainscout.simulators.predictor.uncertainty import posterior
 from trainscout.simulators.predictor.uncertainty.applied import applied
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 from trainscout.simulators.predictor.uncertainty.posterior import (
     KINDS,
     Columns,
+    Compared,
+    Conditioned,
     Posterior,
     Prior,
     Vector,
+    compare,
     covariance,
 )
 
@@ -113,20 +118,26 @@ def evidence(published: Published, seed: int = 0) -> tuple[Prior, tuple[Evidence
         setups = [setup for rows in of for setup in published.own(rows).values()]
         return fit_prior(published.runs, published.errors, [*of, *setups])
 
+    folds = [names[fold::_FOLDS] for fold in range(_FOLDS)]
+    among = [names, *([name for name in names if name not in out] for out in folds)]
+    half = len(among) // 2
+    first, second = both(
+        lambda: [learned(each) for each in among[:half]],
+        lambda: [learned(each) for each in among[half:]],
+    )
+    whole, *priors = first + second
     found = []
-    for fold in range(_FOLDS):
-        out = names[fold::_FOLDS]
-        prior = learned([name for name in names if name not in out])
+    for out, prior in zip(folds, priors, strict=True):
         for name in out:
             rows = groups[name]
             found += [
                 each
-                for setup, among in {"": rows, **published.own(rows)}.items()
+                for setup, runs in {"": rows, **published.own(rows)}.items()
                 for known in KNOWN
-                if (each := tried(published, name, among, known, prior, seed, setup)) is not None
+                if (each := tried(published, name, runs, known, prior, seed, setup)) is not None
             ]
     found.sort(key=lambda each: (each.known, each.source, each.setup))
-    return learned(names), tuple(found)
+    return whole, tuple(found)
 
 
 def common(published: Published) -> tuple[Errors, ...]:
@@ -216,12 +227,11 @@ def _worse(errors: Vector, expected: Vector) -> float:
     larger by a thousandth or more with what is expected than without."""
     rng = np.random.default_rng(0)
     before, after = np.abs(relative(errors)), np.abs(relative(errors, expected))
-    larger = []
-    for _ in range(_RESAMPLED):
-        rows = rng.integers(0, len(errors), len(errors))
-        was, now = (float(np.quantile(each[rows], 0.9)) for each in (before, after))
-        larger.append(now > _LARGER * was)
-    return float(np.mean(larger))
+    rows = rng.integers(0, len(errors), (_RESAMPLED, len(errors)))
+    was, now = (
+        np.quantile(each[rows].reshape(_RESAMPLED, -1), 0.9, axis=-1) for each in (before, after)
+    )
+    return float(np.mean(now > _LARGER * was))
 
 
 def _in_order(published: Published, rows: NDArray[np.int64], expected: Vector) -> Sequence[bool]:
@@ -280,7 +290,7 @@ def _of(published: Published, prior: Prior, sweep: str, rows: NDArray[np.int64])
         expected[known] = measured[known]
         return _slower(measured, expected)
 
-    unknown = covariance(prior, runs, runs) + prior.noise**2 * np.eye(len(rows))
+    unknown = covariance(prior, compare(runs, runs)) + prior.noise**2 * np.eye(len(rows))
     _, chosen = suggest(predicted, unknown, MEASURED, _SEED)
     rng = np.random.default_rng(_SEED)
     draws = [rng.choice(len(rows), MEASURED, replace=False) for _ in range(_DRAWS)]
@@ -346,12 +356,28 @@ def fit_prior(runs: Columns, errors: Vector, groups: Sequence[NDArray[np.int64]]
     from scipy.optimize import minimize
 
     draws, start = drawn(groups), np.log(dataclasses.astuple(_START))
+    pairs = [_Pairs.of(runs.take(each.known), runs.take(each.others)) for each in draws]
+
+    # Two of the steps of a gradient change what the noise is likely to be, which is weighed last.
+    @functools.lru_cache(maxsize=len(start) + 1)
+    def densities(prior: Prior) -> Sequence[tuple[Conditioned, Vector]]:
+        """By draw what is known, and how probable each other is by each noise."""
+        found = []
+        for draw, pair in zip(draws, pairs, strict=True):
+            within = posterior.covariances(prior, pair.within)
+            known = posterior.explained(within, errors[draw.known])
+            means, variances = pair.predicted(prior, known)
+            own = posterior.log_density(errors[draw.others][:, None] - means, variances)
+            found.append((known, own))
+        return found
 
     def loss(logs: Vector) -> float:
         prior, total, count = Prior(*np.exp(logs).tolist()), 0.0, 0
-        for each in draws:
-            total -= float(_density(prior, runs, errors, each).sum())
-            count += len(each.known)
+        usual = dataclasses.replace(prior, noise=_START.noise, noise_spread=_START.noise_spread)
+        for known, own in densities(usual):
+            weights = posterior.weighed(prior, known).log_weights[..., None]
+            total -= float(np.logaddexp.reduce(own + weights, axis=1).mean(axis=1).sum())
+            count += len(own)
         return total / count + _PULL * float(((logs - start) ** 2).sum())
 
     ends = [(value - 4, value + 2) for value in start]
@@ -360,25 +386,33 @@ def fit_prior(runs: Columns, errors: Vector, groups: Sequence[NDArray[np.int64]]
     return Prior(*np.exp(found.x).tolist())
 
 
+@dataclass(frozen=True)
+class _Pairs:
+    """Known runs with each other, others with them, and the others."""
+
+    within: Compared
+    across: Compared
+    others: Columns
+
+    @staticmethod
+    def of(known: Columns, others: Columns) -> _Pairs:
+        return _Pairs(compare(known, known), compare(others, known), others)
+
+    def predicted(self, prior: Prior, found: Conditioned) -> tuple[Vector, Vector]:
+        """Means and variances of the others (``posterior.predicted``)."""
+        across = posterior.covariances(prior, self.across)
+        return posterior.predicted(found, across, posterior.variances(prior, self.others))
+
+
 def conditioned(
     prior: Prior,
     runs: Columns,
     errors: Vector,
     known: NDArray[np.int64],
     others: NDArray[np.int64],
-) -> tuple[posterior.Conditioned, Vector, Vector]:
-    """What rows ``known`` (draws, k) say, and means and variances of ``others`` (draws, m) by it
-    (``posterior.predicted``)."""
-    mine, theirs = runs.take(known), runs.take(others)
-    found = posterior.condition(prior, posterior.covariances(prior, mine, mine), errors[known])
-    across = posterior.covariances(prior, theirs, mine)
-    return found, *posterior.predicted(found, across, posterior.variances(prior, theirs))
-
-
-def _density(prior: Prior, runs: Columns, errors: Vector, draw: Drawn) -> Vector:
-    """Mean logarithm of how probable the others of every draw were, (draws,)."""
-    found, means, variances = conditioned(prior, runs, errors, draw.known, draw.others)
-    own = posterior.log_density(errors[draw.others][:, None] - means, variances)
-    whole = np.logaddexp.reduce(own + found.log_weights[..., None], axis=1)
-    mean: Vector = whole.mean(axis=1)
-    return mean
+) -> tuple[Conditioned, Vector, Vector]:
+    """What rows ``known`` (draws, k) say, and means and variances of ``others`` (draws, m)."""
+    pairs = _Pairs.of(runs.take(known), runs.take(others))
+    within = posterior.covariances(prior, pairs.within)
+    found = posterior.condition(prior, within, errors[known])
+    return found, *pairs.predicted(prior, found)

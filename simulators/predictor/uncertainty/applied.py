@@ -18,7 +18,17 @@ from statistics import NormalDist
 import numpy as np
 
 from .interval import LEVEL
-from .posterior import Columns, Conditioned, Prior, Vector, covariances, mean, moments, variances
+from .posterior import (
+    Columns,
+    Conditioned,
+    Prior,
+    Vector,
+    compare,
+    covariances,
+    mean,
+    moments,
+    variances,
+)
 
 _REACH = NormalDist().inv_cdf(LEVEL)
 # No error is known better than to a ten thousandth.
@@ -46,7 +56,7 @@ def scale_logs(prior: Prior, runs: Columns, found: Conditioned, of: Columns) -> 
     ``part_logs``; their shares do not count."""
     usual = _usual(runs)
     alike = Columns(of.kinds, of.sizes, np.broadcast_to(usual, of.shares.shape))
-    across, own = covariances(prior, alike, runs), variances(prior, alike)
+    across, own = covariances(prior, compare(alike, runs)), variances(prior, alike)
     expected, unknown = moments(found, across, own)
     parts = (usual[..., 0, :] * part_logs(prior, runs, found)).sum(axis=-1)
     logs: Vector = weight(expected, unknown) * expected - parts[..., None]

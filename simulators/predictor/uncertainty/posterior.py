@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,23 +161,39 @@ class Columns:
         return Columns(self.kinds[rows], self.sizes[rows], self.shares[rows])
 
 
-def shared(prior: Prior, one: Columns, other: Columns) -> Vector:
-    """Covariance (n, m) of what the errors of runs share beyond the times of parts."""
+@dataclass(frozen=True)
+class Compared:
+    """Pairs (n, m) of runs, whatever the prior: how many of ``KINDS`` they share, whether the
+    ``machine`` is among these, their squared distance ``apart`` in doublings of sizes, and the sum
+    ``parts`` of the products of their shares."""
+
+    kinds: NDArray[np.int64]
+    machine: NDArray[np.bool_]
+    apart: Vector
+    parts: Vector
+
+
+def compare(one: Columns, other: Columns) -> Compared:
+    """All pairs of both."""
     same = one.kinds[..., :, None, :] == other.kinds[..., None, :, :]
-    apart = (one.sizes[..., :, None, :] - other.sizes[..., None, :, :]) / prior.length
-    squared = (apart**2).sum(axis=-1) + prior.distance**2 * (~same).sum(axis=-1)
-    covariance: Vector = (
-        prior.overall**2
-        + prior.kind**2 * same.sum(axis=-1)
-        + prior.smooth**2 * np.exp(-0.5 * squared)
+    apart = one.sizes[..., :, None, :] - other.sizes[..., None, :, :]
+    return Compared(
+        kinds=same.sum(axis=-1),
+        machine=same[..., :_MACHINE].all(axis=-1),
+        apart=(apart**2).sum(axis=-1),
+        parts=one.shares @ np.swapaxes(other.shares, -1, -2),
     )
-    return covariance
 
 
-def covariance(prior: Prior, one: Columns, other: Columns) -> Vector:
+def covariance(prior: Prior, pairs: Compared) -> Vector:
     """Covariance (n, m) of the errors of runs but for what is each one's own."""
-    parts = one.shares @ np.swapaxes(other.shares, -1, -2)
-    found: Vector = shared(prior, one, other) + prior.part**2 * parts
+    squared = pairs.apart / prior.length**2 + prior.distance**2 * (len(KINDS) - pairs.kinds)
+    found: Vector = (
+        prior.overall**2
+        + prior.kind**2 * pairs.kinds
+        + prior.smooth**2 * np.exp(-0.5 * squared)
+        + prior.part**2 * pairs.parts
+    )
     return found
 
 
@@ -188,13 +204,10 @@ def variance(prior: Prior, of: Columns) -> Vector:
     return found
 
 
-def covariances(prior: Prior, one: Columns, other: Columns) -> Vector:
+def covariances(prior: Prior, pairs: Compared) -> Vector:
     """``covariance`` by noise and overall error, (..., s, n, m)."""
-    same = (one.kinds[..., :, None, :_MACHINE] == other.kinds[..., None, :, :_MACHINE]).all(
-        axis=-1
-    )
-    wider = prior.overall**2 * _WIDER[:, None, None] * same[..., None, :, :]
-    found: Vector = covariance(prior, one, other)[..., None, :, :] + wider
+    wider = prior.overall**2 * _WIDER[:, None, None] * pairs.machine[..., None, :, :]
+    found: Vector = covariance(prior, pairs)[..., None, :, :] + wider
     return found
 
 
@@ -216,6 +229,11 @@ class Conditioned:
 
 def condition(prior: Prior, covariances: Vector, errors: Vector) -> Conditioned:
     """Learn from errors (..., n) with ``covariances`` (..., s, n, n); arrays may be stacked."""
+    return weighed(prior, explained(covariances, errors))
+
+
+def explained(covariances: Vector, errors: Vector) -> Conditioned:
+    """``condition`` with every noise and overall error as probable as any other beforehand."""
     variances = _NOISES[:, None] ** 2
     weights = np.ones((*errors.shape[:-1], len(_NOISES), errors.shape[-1]))
     identity, own = np.eye(errors.shape[-1]), errors[..., None, :]
@@ -228,11 +246,16 @@ def condition(prior: Prior, covariances: Vector, errors: Vector) -> Conditioned:
             left = noise - noise**2 * np.diagonal(inverse, axis1=-2, axis2=-1)
             squares = (noise * pull) ** 2 + np.maximum(left, 0.0)
             weights = (FREEDOM + 1) / (FREEDOM + squares / variances)
-    log_weights = -0.5 * ((own * pull).sum(axis=-1) + np.linalg.slogdet(whole)[1])
-    log_weights -= 0.5 * ((np.log(_NOISES / prior.noise)) / prior.noise_spread) ** 2
-    log_weights += _LOG_CHANCES
-    log_weights -= np.logaddexp.reduce(log_weights, axis=-1)[..., None]
-    return Conditioned(log_weights, pull, inverse)
+    logs = -0.5 * ((own * pull).sum(axis=-1) + np.linalg.slogdet(whole)[1])
+    return Conditioned(logs, pull, inverse)
+
+
+def weighed(prior: Prior, found: Conditioned) -> Conditioned:
+    """``explained`` with how probable each was beforehand: the only use of the prior's noise."""
+    logs = found.log_weights - 0.5 * (np.log(_NOISES / prior.noise) / prior.noise_spread) ** 2
+    logs += _LOG_CHANCES
+    logs -= np.logaddexp.reduce(logs, axis=-1)[..., None]
+    return replace(found, log_weights=logs)
 
 
 def predicted(found: Conditioned, across: Vector, own: Vector) -> tuple[Vector, Vector]:
@@ -292,7 +315,7 @@ class Posterior:
 
     def __init__(self, runs: Columns, errors: Vector, prior: Prior | None = None) -> None:
         self._prior, self._runs = prior or published_prior(), runs
-        self._found = condition(self._prior, covariances(self._prior, runs, runs), errors)
+        self._found = condition(self._prior, covariances(self._prior, compare(runs, runs)), errors)
 
     @property
     def known(self) -> tuple[Prior, Columns, Conditioned]:
@@ -324,21 +347,21 @@ class Posterior:
 
     def covariance(self, of: Columns) -> Vector:
         """Covariance (m, m) of what is still unknown, without single runs' own errors."""
-        across = covariances(self._prior, of, self._runs)
+        across = covariances(self._prior, compare(of, self._runs))
         weights, means = np.exp(self._found.log_weights), self._spread(of)[0]
         known = across @ self._found.inverse @ np.swapaxes(across, -1, -2)
-        left = np.tensordot(weights, covariances(self._prior, of, of) - known, 1)
+        left = np.tensordot(weights, covariances(self._prior, compare(of, of)) - known, 1)
         apart = means - mean(self._found, means)
         found: Vector = left + (weights * apart.T) @ apart
         return found
 
     def spreads(self, of: Columns) -> Vector:
         """Standard deviations (m,) of what is still unknown, without single runs' own errors."""
-        across = covariances(self._prior, of, self._runs)
+        across = covariances(self._prior, compare(of, self._runs))
         return np.sqrt(moments(self._found, across, variances(self._prior, of))[1])
 
     def _spread(self, of: Columns) -> tuple[Vector, Vector]:
-        across = covariances(self._prior, of, self._runs)
+        across = covariances(self._prior, compare(of, self._runs))
         return predicted(self._found, across, variances(self._prior, of))
 
 

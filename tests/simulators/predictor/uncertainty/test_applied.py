@@ -86,7 +86,9 @@ def test_many_sets_of_runs_at_once_are_as_one_by_one():
         for known, own in zip(sets, errors, strict=True)
     ]
     both = Columns(*(np.stack(each) for each in zip(*map(_fields, sets), strict=True)))
-    found = posterior.condition(prior, posterior.covariances(prior, both, both), errors)
+    found = posterior.condition(
+        prior, posterior.covariances(prior, posterior.compare(both, both)), errors
+    )
     jobs = Columns(*(np.stack([each, each]) for each in _fields(job)))
     assert applied(prior, both, found, jobs) == pytest.approx(np.array(single))
 
