@@ -147,8 +147,16 @@ def _adapters(job: Job) -> dict[str, Section]:
     own = {"linear_qkv": LATENT} if job.model.mla is not None else {}
     targets = [name for each in lora.targets for name in own.get(each, (each,))]
     # Scaled by one, as the rank is: no speed depends on it.
-    section = {"target_modules": targets, "dim": lora.rank, "alpha": lora.rank}
-    return {"peft": section | ({"dropout": lora.dropout} if lora.dropout else {})}
+    section: Section = {"target_modules": targets, "dim": lora.rank, "alpha": lora.rank}
+    section = section | ({"dropout": lora.dropout} if lora.dropout else {})
+    return {"peft": section | ({"share_expert_adapters": False} if adapts_each(job) else {})}
+
+
+def adapts_each(job: Job) -> bool:
+    """Whether every expert has adapters of its own, for which it has a switch since 0.5."""
+    lora, experts = job.training.lora, {"linear_fc1", "linear_fc2"}
+    adapted = job.model.moe is not None and lora is not None and experts & {*lora.targets}
+    return bool(adapted) and not job.framework.shares_expert_adapters
 
 
 def _dataset(job: Job, settings: Settings) -> Section:

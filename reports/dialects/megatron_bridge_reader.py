@@ -126,6 +126,11 @@ class BridgeReader(MegatronReader):
         kind = str(section.get("_target_", "")).rpartition(".")[2]
         if kind not in ("", "LoRA", "DoRA", "CanonicalLoRA", "VLMLoRA"):
             self.options.assume(f"peft: {kind}", "adapters are plain ones of low rank")
+        shared = section.get("share_expert_adapters")
+        self._facts |= {"shares_expert_adapters": shared} if isinstance(shared, bool) else {}
+        for name in ("normalize_moe_lora", "experts_shared_outer_loras"):
+            if section.get(name):
+                self.options.assume(name, "experts' adapters are as others'")
         names = [str(name) for name in section.get("target_modules") or LORA_TARGETS]
         ends = {name: name.rpartition(".")[2] for name in names}
         targets = {_TARGETS[end] for end in ends.values() if end in _TARGETS}

@@ -10,6 +10,7 @@ from trainscout.reports.dialects.fine_tuning import MEGATRON_SWIFT, SWIFT
 from trainscout.reports.dialects.huggingface_reader import HuggingFaceReader
 from trainscout.reports.dialects.megatron_reader import MegatronReader
 from trainscout.reports.dialects.options import Options, Reading, respelled
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
@@ -70,6 +71,13 @@ class MegatronSwiftReader(MegatronReader):
             distillation=tuned.distillation,
             frozen=tuned.frozen,
         )
+
+    def framework(
+        self, base: Framework, model: Model, recipe: Recipe, training: Training
+    ) -> Framework:
+        """The software; each expert has adapters of its own (mcore_bridge/tuners/lora.py)."""
+        found = super().framework(base, model, recipe, training)
+        return replace(found, shares_expert_adapters=False)
 
     def reading(self) -> Reading:
         """What became of every argument; call it last."""

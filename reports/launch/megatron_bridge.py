@@ -51,7 +51,8 @@ def launch(job: Job) -> Launch:
     )
     if made.impossible:
         return made
-    version = "0.6" if job.recipe.fp8_output_proj else "0.3"
+    recent = job.recipe.fp8_output_proj or megatron_bridge.adapts_each(job)
+    version = "0.6" if recent else "0.3"
     header = made.header(
         job,
         f"Runs megatron_bridge.py beside it, with Megatron-Bridge {version}, NeMo's training.",

@@ -138,6 +138,9 @@ class Framework:
     dora_of_factors: bool = False
     """DoRA multiplies its two factors, of each rank's share of a weight (Megatron-Bridge); PEFT
     sends a unit matrix through them, and norms whole weights."""
+    shares_expert_adapters: bool = False
+    """A rank's experts share one adapter for each of their linear layers (Megatron-Bridge's
+    ``share_expert_adapters``, and before 0.5 always); PEFT's and ms-swift's have one each."""
     fp32_beside_packed: bool = False
     """Beside frozen weights in fewer bits all else is fp32, and with it what norms and products
     make, but not under ZeRO 3 (PEFT's ``prepare_model_for_kbit_training`` and ``autocast``)."""

@@ -237,9 +237,11 @@ def expert_product(
 def expert_adapter(
     shard: Shard, name: str, groups: int, rows: int, outputs: int, inputs: int
 ) -> tuple[list[Op], list[Op]]:
-    """Of one linear layer of all experts of a rank, an adapter each; under expert tensor
-    parallelism each rank has its share of the sharded dimension."""
+    """Of one linear layer of all experts of a rank, an adapter each, or one for all their rows;
+    under expert tensor parallelism each rank has its share of the sharded dimension."""
     assert shard.lora is not None
+    if shard.shares_expert_adapters:
+        groups, rows = 1, groups * rows
     rank, size, own = shard.lora.rank, shard.element_bytes, f"{name}{_MARK}"
     total = groups * rows
     casts = _casts(shard, own, total * inputs, groups * rank * (inputs + outputs))

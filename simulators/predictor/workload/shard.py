@@ -61,6 +61,7 @@ class Shard:
     lora: Lora | None
     fp32_magnitudes: bool
     dora_of_factors: bool
+    shares_expert_adapters: bool
     frozen_weights: str
     fp32_outputs: bool
     frozen: tuple[str, ...]

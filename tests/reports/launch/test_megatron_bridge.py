@@ -120,6 +120,10 @@ def test_fine_tuning_starts_from_a_checkpoint_with_adapters():
     assert "packed_sequence_specs=PackedSequenceSpecs(packed_sequence_size=64)" in source
     latent = launch(make_job(LATENT, training={"lora": Lora(8, ("linear_qkv", "linear_fc2"))}))
     assert "'linear_kv_up_proj', 'linear_fc2']" in latent.files["megatron_bridge.py"]
+    for shared in (False, True):
+        training = {"lora": Lora(8), "shares_expert_adapters": shared}
+        experts = launch(make_job(LATENT, training=training)).files["megatron_bridge.py"]
+        assert ("share_expert_adapters=False" in experts) is not shared
     with_magnitudes = replace(job.training, lora=Lora(8, dora=True))
     weighed = launch(replace(job, training=with_magnitudes))
     assert "from megatron.bridge.peft.dora import DoRA" in weighed.files["megatron_bridge.py"]

@@ -101,6 +101,10 @@ def test_adapters_and_packs_of_megatron_bridge_are_read(tmp_path):
     ((packs, instead),) = found.reading.not_modelled
     assert packs == "packed_sequence_specs"
     assert "each pack is one sequence" in instead
+    assert found.question.framework.shares_expert_adapters
+    each = ADAPTERS.replace("dim: 16", "dim: 16\n  share_expert_adapters: false")
+    found = read_written(tmp_path, BRIDGE + each, "run_config.yaml")
+    assert not found.question.framework.shares_expert_adapters
     some = ADAPTERS.replace("linear_fc2", "'*.layers.0.*.linear_fc2', router")
     found = read_written(tmp_path, BRIDGE + some.replace("LoRA", "LoHa"), "run_config.yaml")
     stated = " ".join(argument for argument, _ in found.reading.not_modelled)

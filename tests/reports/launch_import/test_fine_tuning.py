@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.reports.launch_import.samples import read_written, written
+from tests.reports.launch_import.samples import framework, read, read_written, written
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Dpo, Lora
@@ -342,6 +342,14 @@ def test_experts_of_megatron_sft_are_whole_unless_told(tmp_path):
     script = f"NPROC_PER_NODE=8 megatron sft --model qwen3_30b_a3b {degrees}"
     recipe = read_written(tmp_path, script).recipe
     assert (recipe.tp, recipe.ep, recipe.etp) == (2, 8, 1)
+
+
+def test_experts_of_megatron_sft_have_adapters_of_their_own(tmp_path):
+    script = "NPROC_PER_NODE=8 megatron sft --model qwen3_30b_a3b --tuner_type lora"
+    core = framework("megatron_core")
+    assert core.shares_expert_adapters
+    found = read(written(tmp_path, script), ("framework",), framework=core)
+    assert not found.question.framework.shares_expert_adapters
 
 
 def test_a_whole_batch_of_deepspeed_stands_beside_a_tool(tmp_path):

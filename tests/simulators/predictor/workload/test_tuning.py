@@ -49,7 +49,15 @@ def test_adapters_have_as_many_parameters_as_their_factors(tp: int) -> None:
 def test_experts_have_an_adapter_each() -> None:
     plain, adapted = parameters(tuned(MOE, lora=None)), parameters(tuned(MOE))
     assert adapted.frozen_expert == plain.expert
-    assert adapted.expert == 12 * 8 * 8 * ((256 + 2 * 128) + (128 + 256))
+    each = 12 * 8 * ((256 + 2 * 128) + (128 + 256))
+    assert adapted.expert == 8 * each
+    # Megatron-Bridge's LoRA.transform builds one for each linear layer of a rank's experts.
+    shared = make_job(MOE, training={"lora": LORA, "shares_expert_adapters": True})
+    assert parameters(shared).expert == each
+    assert parameters(shared).frozen_expert == plain.expert
+    # As many FLOPs: each row passes an adapter either way.
+    for way in ("forward", "backward"):
+        assert work(shared, way, PRODUCTS) == work(tuned(MOE), way, PRODUCTS)
 
 
 @pytest.mark.parametrize("model", [TINY, LLAMA, MOE, MLA_MOE])
