@@ -39,7 +39,11 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
-from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ranks, parse_ranks
+from trainscout.simulators.virtual_cluster.traces.collate.probe import (
+    choose_ranks,
+    parse_ranks,
+    untraced_peers,
+)
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
 from .imbalance import Imbalance
@@ -202,6 +206,11 @@ def main(arguments: Sequence[str]) -> int:
     note = "times that the script prints are this machine's, no predictions (trainscout live)"
     print(f"run: {note}", file=sys.stderr)
     failed = _run(args, options)
+    while not failed and args.rank == AUTO and len(ranks) == 1 and (more := _peers(options)):
+        print(f"ranks {', '.join(map(str, more))}: those before them send there", file=sys.stderr)
+        further = [_options(args, rank) for rank in more]
+        _check(args, options := options + further)
+        failed = _run(args, further)
     if not failed and not args.no_check and len(options) > 1:
         failed = _check_together([one.trace for one in options], args.strict)
     if failed:
@@ -209,6 +218,12 @@ def main(arguments: Sequence[str]) -> int:
     traces = shlex.quote(str(args.trace or options[0].trace.parent))
     print(f"run: step time: trainscout trace replay {traces} --cluster NAME", file=sys.stderr)
     return _time_kernels([one.trace for one in options], args.profile) if args.profile else OK
+
+
+def _peers(options: Sequence[RankOptions]) -> tuple[int, ...]:
+    from trainscout.simulators.virtual_cluster.traces.files import read_trace
+
+    return untraced_peers([read_trace(one.trace) for one in options])
 
 
 def _time_kernels(traces: Sequence[Path], output: Path) -> int:

@@ -15,7 +15,10 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.launch import ScriptQuestion, Start
 from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions, RanksOptions
 from trainscout.simulators.virtual_cluster.live.rank_process import rank_environment
-from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ranks
+from trainscout.simulators.virtual_cluster.traces.collate.probe import (
+    choose_ranks,
+    untraced_peers,
+)
 from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
 
@@ -96,8 +99,12 @@ class PreparedRanks:
             groups = tuple(each for each in first.events if isinstance(each, Group))
             if groups not in self._chosen:
                 self._chosen[groups] = self._choose(start, words, groups, folder)
-            others = [rank for rank in self._chosen[groups] if rank]
-            return [first, *(self._traced(start, words, rank, folder) for rank in others)]
+            traces, others = [first], [rank for rank in self._chosen[groups] if rank]
+            traces += [self._traced(start, words, rank, folder) for rank in others]
+            # Where no group is called a pipeline, what is sent tells of others.
+            while not others and (more := untraced_peers(traces)):
+                traces += [self._traced(start, words, rank, folder) for rank in more]
+            return traces
 
     def _choose(
         self, start: Start, words: Sequence[str], first: Iterable[Group], folder: str

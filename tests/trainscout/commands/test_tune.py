@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 
 import pytest
 
@@ -126,6 +127,37 @@ width, = known
     assert tune("--search", "grid", "--rank", "0,1", world_size=2) == 0
     assert "no other side" not in capsys.readouterr().out
     assert [row["status"] for row in rows(tmp_path)] == ["ok"] * 4
+
+
+def test_ranks_are_found_by_what_they_send(tune, tmp_path):
+    # Three stages on groups of which none is called a pipeline, of two ranks each.
+    model = 'model = torch.nn.Linear(width, width * int(os.environ["TIMES"]), device="cuda")\n'
+    staged = """
+groups = [dist.new_group([0, 2, 4]), dist.new_group([1, 3, 5])]
+rank = dist.get_rank()
+pipe = groups[rank % 2]
+
+class Stage(torch.nn.Linear):
+    def forward(self, batch):
+        if rank > 1:
+            dist.recv(batch, rank - 2, group=pipe)
+        made = super().forward(batch)
+        if rank < 4:
+            dist.send(made, rank + 2, group=pipe)
+        return made
+
+model = Stage(width, width, device="cuda")
+"""
+    (tmp_path / "train.py").write_text(SCRIPT.replace(model, staged))
+    (tmp_path / "knobs.yaml").write_text("knobs: {width: [256]}")
+    words = ["--", "train.py", "{width}", "64"]
+    found = []
+    for more in ((), ("--rank", "0-5")):
+        assert tune("--search", "grid", *more, words=words, world_size=6) == 0
+        (row,) = rows(tmp_path)
+        found.append(float(row["step_time_s"]))
+        shutil.rmtree(tmp_path / "tune")
+    assert found[0] == found[1]
 
 
 def test_step_times_of_unlike_work_are_said_to_be_no_ranking(tune, tmp_path, capsys):

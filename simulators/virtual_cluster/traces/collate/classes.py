@@ -10,11 +10,12 @@ are reported, and tolerated while the work differs by little.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from trainscout.simulators.virtual_cluster.traces.events import BACKWARD, FORWARD
+from trainscout.simulators.virtual_cluster.traces.events import BACKWARD, FORWARD, PointToPoint
 
+from .communication import Communication
 from .content import Content
 
 EXACT_PHASES = (FORWARD, BACKWARD)
@@ -109,6 +110,46 @@ def classes(contents: Sequence[Content], tolerance: float = TOLERANCE) -> Classe
             firsts[each.rank] = phases
             separating += nearest[:1]
     return Classes(first_of, tuple(tolerated), tuple(separating))
+
+
+def told_apart_by_peers(found: Classes, communications: Mapping[int, Communication]) -> Classes:
+    """Classes of which no member sends to another, but where all do so alike (a ring).
+
+    Inner stages of a pipeline may do the same work in the same order (GPipe), and yet wait for
+    each other: played as one rank, it would wait for itself.
+    """
+    peers = {rank: _peers(one, found.first_of) for rank, one in communications.items()}
+    first_of = found.first_of
+    while True:
+        linked = {
+            first
+            for rank, first in first_of.items()
+            if any(first_of[peer] == first for peer in peers[rank].values())
+        }
+        firsts: dict[Hashable, int] = {}
+        finer = {}
+        for rank in sorted(first_of):
+            key: tuple[Hashable, ...] = (first_of[rank],)
+            if first_of[rank] in linked:
+                key += tuple(sorted((way, first_of[peer]) for way, peer in peers[rank].items()))
+            finer[rank] = firsts.setdefault(key, rank)
+        if finer == first_of:
+            same = [one for one in found.tolerated if finer[one.rank] == finer[one.like]]
+            return replace(found, first_of=finer, tolerated=tuple(same))
+        first_of = finer
+
+
+def _peers(one: Communication, traced: Mapping[int, int]) -> dict[tuple[str, int, int], int]:
+    """Traced ranks that a rank sends to or receives from, by how far round which group."""
+    found = {}
+    for launch in one.launches:
+        if isinstance(launch.event, PointToPoint) and launch.event.peer in traced:
+            communicator = launch.communicator
+            place = communicator.ranks.index
+            ahead = (place(launch.event.peer) - place(one.rank)) % len(communicator.ranks)
+            way = communicator.description, communicator.occurrence, ahead
+            found[way] = launch.event.peer
+    return found
 
 
 def _phases(one: Content) -> dict[tuple[str, int], _Phase]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint, Trace
 
-from .classes import TOLERANCE, Classes, classes
+from .classes import TOLERANCE, Classes, classes, told_apart_by_peers
 from .communication import Communication, Communicator, Launch, communication
 from .content import content
 from .matching import Mismatch, OrderProblem, check_order, match
@@ -92,7 +92,7 @@ def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
     world_size = _world_size(traces)
     communications = {trace.header.rank: communication(trace) for trace in traces}
     contents = [content(trace, communications[trace.header.rank]) for trace in traces]
-    found = classes(contents, tolerance)
+    found = told_apart_by_peers(classes(contents, tolerance), communications)
     seen = {rank: families(one.communicators.values()) for rank, one in communications.items()}
     try:
         class_of_rank = place(world_size, found.first_of, seen)

@@ -2,16 +2,22 @@
 
 Replicas do the same: of a job with a pipeline, the first data- and tensor-parallel rank of each
 stage will do, of others rank 0. The communicators that two ranks set up (the first and the last)
-tell which ranks these are.
+tell which ranks these are, where a pipeline's are called so; else who sends to whom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.events import Group, Header, Trace
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Group,
+    Header,
+    PointToPoint,
+    Trace,
+)
 
 from .communication import Communicator, communication
 from .placement import Family, check_seen, families, is_pipeline, tile
@@ -57,6 +63,29 @@ def choose_ranks(world_size: int, set_up: Callable[[int], Iterable[Group]]) -> C
         raise _unclear(f"rank 0 is in several pipelines: {_listed(chosen.values())}")
     family = chosen[ranks]
     return ChosenRanks(ranks, f"{family}: the first rank of each stage")
+
+
+def untraced_peers(traces: Sequence[Trace]) -> tuple[int, ...]:
+    """Ranks that traced ones send to or receive from, as the stages of a pipeline do.
+
+    Not those of a ring, whose members all do the same: they send as often one way round the group
+    as they receive from the other. Of two members that says nothing.
+    """
+    # By communicator and traced member: sends less receives, by how far round the group they go.
+    rounds: dict[Communicator, dict[int, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
+    peers: dict[Communicator, set[int]] = defaultdict(set)
+    for launch in (launch for trace in traces for launch in communication(trace).launches):
+        if isinstance(event := launch.event, PointToPoint):
+            members = launch.communicator.ranks
+            ahead = members.index(event.peer) - members.index(launch.rank)
+            step = 1 if event.kind == "send" else -1
+            rounds[launch.communicator][launch.rank][step * ahead % len(members)] += step
+            peers[launch.communicator].add(event.peer)
+    found: set[int] = set()
+    for communicator, of_members in rounds.items():
+        if len(communicator.ranks) == 2 or any(any(by.values()) for by in of_members.values()):
+            found |= peers[communicator]
+    return tuple(sorted(found - {trace.header.rank for trace in traces}))
 
 
 def parse_ranks(option: str, text: str, world_size: int) -> tuple[int, ...]:

@@ -305,6 +305,27 @@ def test_the_bubble_of_a_pipeline(stages: int, micro_batches: int) -> None:
     assert critical["pp_communication"] < 2 * (micro_batches + stages) * hop_s
 
 
+def test_inner_stages_that_do_the_same_are_played_each() -> None:
+    # GPipe: whoever plays for two stages, one sending to the other, waits for itself.
+    stages, micro_batches = 5, 3
+    scripts = [Script(stage, stages) for stage in range(stages)]
+    for script in scripts:
+        script.group("of no name", *range(stages))
+        for size, way in ((SMALL, 1), (BIG, -1)):
+            before, after = script.rank - way, script.rank + way
+            for _ in range(micro_batches):
+                if 0 <= before < stages:
+                    script.work_wait(script.transfer("recv", "of no name", before, 1))
+                script.gemm(size)
+                if 0 <= after < stages:
+                    script.work_wait(script.transfer("send", "of no name", after, 1))
+    step = play(*scripts)
+    ideal = (micro_batches + stages - 1) * (gemm_s(SMALL, stages) + gemm_s(BIG, stages))
+    hop_s = max(transfer_s(1, at, at + 1, tuple(range(stages))) for at in range(stages - 1))
+    assert ideal <= step.step_time_s < ideal + 4 * (micro_batches + stages) * hop_s
+    assert [rank.rank for rank in step.ranks] == list(range(stages))
+
+
 def test_stand_ins_play_for_ranks_that_were_not_traced() -> None:
     def write(script: Script) -> None:
         stage = script.rank // 4

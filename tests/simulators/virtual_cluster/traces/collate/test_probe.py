@@ -6,10 +6,15 @@ import dataclasses
 
 import pytest
 
+from tests.simulators.virtual_cluster.execution.scripts import Script
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, groups
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ranks, parse_ranks
-from trainscout.simulators.virtual_cluster.traces.events import Group
+from trainscout.simulators.virtual_cluster.traces.collate.probe import (
+    choose_ranks,
+    parse_ranks,
+    untraced_peers,
+)
+from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 
 
 def test_without_a_pipeline_rank_0_will_do() -> None:
@@ -53,6 +58,28 @@ def test_a_pipeline_joined_with_something_else_is_not_taken_for_one() -> None:
 
     with pytest.raises(InputError, match="in several pipelines"):
         choose_ranks(4, crossing)
+
+
+def sending(rank: int, members: tuple[int, ...], **peers: list[int]) -> Trace:
+    script = Script(rank, 8)
+    script.group("of no name", *members)
+    for kind, ranks in peers.items():
+        for peer in ranks:
+            script.transfer(kind, "of no name", peer, 1)
+    return script.trace()
+
+
+def test_whom_ranks_send_to_must_be_traced_too_but_not_round_a_ring() -> None:
+    whole = tuple(range(8))
+    first = sending(0, whole, send=[2], recv=[2])
+    inner = sending(2, whole, send=[4, 0], recv=[0, 4])
+    last = sending(4, whole, send=[2], recv=[2])
+    assert untraced_peers([first]) == (2,)
+    assert untraced_peers([first, inner]) == (4,)
+    assert untraced_peers([first, inner, last]) == ()
+    assert untraced_peers([sending(0, (0, 4), send=[4], recv=[4])]) == (4,)
+    assert untraced_peers([sending(0, (0, 2, 4, 6), send=[2], recv=[6])]) == ()
+    assert untraced_peers([sending(0, (0, 2, 4), send=[2, 4], recv=[4, 2])]) == ()
 
 
 def test_ranks_are_parsed() -> None:
