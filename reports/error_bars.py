@@ -36,7 +36,8 @@ def tie_shares(ranked: Sequence[Trial], job_of: JobOf) -> list[float | None]:
     if best.interval_s is None:
         return [None] * len(ranked)
     features = features_of(job, best.step_time_s, best.breakdown_s)
-    return [tie_share(features, ranked[0].recipe, trial.recipe) for trial in ranked]
+    others = (predicted(trial).breakdown_s for trial in ranked[1:])
+    return [0.0, *(tie_share(features, best.breakdown_s, other) for other in others)]
 
 
 def lead_share(best: Prediction, other: Prediction) -> float:

@@ -187,4 +187,4 @@ def tie_limit(one: Recipe, other: Recipe, predictions: Predictions) -> float | N
     if first.interval_s is None:
         return None
     features = features_of(predictions.job(one), first.step_time_s, first.breakdown_s)
-    return tie_share(features, one, other)
+    return tie_share(features, first.breakdown_s, predictions.of(other).breakdown_s)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
@@ -29,6 +30,7 @@ from .published.regularity import mark_extrapolated
 from .published.replay import Result
 from .published.rows import TRUSTED, read_rows
 from .uncertainty.coverage import LEFT_OUT, Coverage, coverage
+from .uncertainty.order import Order, order
 from .validate import replay_with_progress
 
 
@@ -40,8 +42,10 @@ def main(arguments: Sequence[str]) -> int:
     for number, test in enumerate(BLIND_TESTS, 1):
         residuals += residuals_of(_predicted(test.runs), number, read_blind(test.predictions))
     # Of what is written, which is rounded.
-    found = coverage(table.read_table(table.table_text(residuals, {})))
-    write_output("--output", options.output, table.table_text(residuals, _provenance(found)))
+    written = table.read_table(table.table_text(residuals, {}))
+    found = coverage(written)
+    provenance = _provenance(found, order(written))
+    write_output("--output", options.output, table.table_text(residuals, provenance))
     show_text(_format_coverage(found, options.output))
     return OK
 
@@ -89,14 +93,15 @@ def residuals_of(
                 sweep=sweeps.setdefault(sweep_of(result), f"{blind_test}.{len(sweeps) + 1}"),
                 blind_test=blind_test,
                 features=features_of(job, now_s, prediction.breakdown_s, slow_s),
-                recipe=job.recipe,
+                shares={part: s / now_s for part, s in prediction.breakdown_s.items()},
+                tflops=step_flops(job).model / job.world_size / times[0] / 1e12,
                 log_residual=math.log(measured_s / times[0]),
             )
         )
     return tuple(residuals)
 
 
-def _provenance(found: Coverage) -> dict[str, Any]:
+def _provenance(found: Coverage, of_layouts: Order) -> dict[str, Any]:
     return {
         "what": "measured over predicted step times of published runs, as natural logarithms",
         "made_by": "trainscout residuals",
@@ -105,7 +110,8 @@ def _provenance(found: Coverage) -> dict[str, Any]:
         "coverage": {
             name: round(value, 4) if isinstance(value, float) else value
             for name, value in found.to_dict().items()
-        },
+        }
+        | {"order": of_layouts.to_dict()},
     }
 
 

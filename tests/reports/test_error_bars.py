@@ -26,7 +26,7 @@ def ranked(*steps_s, bar=BAR):
         trial(
             rank,
             Recipe(tp=2**rank),
-            prediction=replace(prediction(step_s), interval_s=bar),
+            prediction=replace(prediction(step_s, bubble=0.1 * rank * step_s), interval_s=bar),
         )
         for rank, step_s in enumerate(steps_s)
     ]

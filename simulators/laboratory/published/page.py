@@ -34,7 +34,7 @@ _GROUPINGS = {"by_gpu": "GPU", "by_family": "model family"}
 
 def accuracy_pages(
     report: Report,
-    coverage: Mapping[str, float],
+    coverage: Mapping[str, Any],
     collectives: Report | None,
     kernels: Report | None,
     tests: Sequence[Test],
@@ -43,7 +43,7 @@ def accuracy_pages(
 
     Args:
         report: what ``validation_report`` returns for the published rows.
-        coverage: how often error bars held runs that were left out.
+        coverage: what ``stored_coverage`` returns.
         collectives: summary written by the collectives' own validator, None when there is none.
         kernels: the same for kernels.
         tests: the blind tests, on runs read after the model was made.
@@ -55,6 +55,7 @@ def accuracy_pages(
             _kinds(report),
             _blind(tests),
             _error_bars(coverage),
+            _ties(coverage["order"]),
             _memory(report),
             _missed(aims),
             TEXTS["outside"],
@@ -197,6 +198,19 @@ def _error_bars(coverage: Mapping[str, float]) -> str:
     rows = [(words, percent(coverage[of])) for of, words in LEFT_OUT.items() if of in coverage]
     begin, end = (TEXTS[name].format(**coverage) for name in ("error_bars", "error_bars_end"))
     return f"{begin}\n\n{table(('left out', 'inside'), rows)}\n\n{end}"
+
+
+def _ties(order: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            *(f"{each['least']:.0%} to {each['most']:.0%}", each["pairs"], each["publications"]),
+            *(percent(each[name]) for name in ("said", "came")),
+        )
+        for each in order["likely"]
+    ]
+    apart = ", ".join(f"{share:.0%} by more than {by}" for by, share in order["apart"].items())
+    header = ("probability of the order", "pairs", "publications", "predicted", "came")
+    return f"{TEXTS['ties'].format(**{**order, 'apart': apart})}\n\n{table(header, rows)}"
 
 
 def _left_out(report: Report) -> str:

@@ -6,6 +6,7 @@ import csv
 from argparse import ArgumentParser
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainscout.simulators.predictor.io.csv_files import read_headed_csv
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
@@ -69,10 +70,11 @@ class PeerPrediction:
     predicted_s: float
 
 
-def stored_coverage(path: Path = RESIDUALS) -> dict[str, float]:
-    """How often error bars held runs that were left out, from the header of their table."""
+def stored_coverage(path: Path = RESIDUALS) -> dict[str, Any]:
+    """How often error bars held runs that were left out, from the header of their table, and
+    ``order``: how often pairs of layouts came as predicted."""
     header, _ = read_headed_csv(path.read_text(encoding="utf-8"), "residuals")
-    coverage: dict[str, float] = header["coverage"]
+    coverage: dict[str, Any] = header["coverage"]
     return coverage
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,28 +17,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.io.csv_files import headed_csv, read_headed_csv
-from trainscout.simulators.predictor.question.recipe import Recipe
 
 from .features import KINDS, SIZES, Features, distances, kinds_of, similarity, sizes_of, unlike
 
 RESIDUALS = Path(__file__).with_name("residuals.csv")
-DEGREES = ("tp", "pp", "cp", "ep", "vpp", "micro_batch")
-SWITCHES = (
-    "recompute",
-    "sp",
-    "zero_stage",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "tp_comm_overlap",
+PARTS = (
+    "compute",
+    "overlap_slowdown",
+    "stragglers",
+    "host",
+    "tp_communication",
+    "cp_communication",
+    "ep_communication",
+    "pp_communication",
+    "dp_communication",
+    "bubble",
+    "optimizer",
 )
+"""Parts of a step, whose shares of it say what a layout spends it on."""
 COLUMNS = (
     "id",
     "source",
     "sweep",
     "blind_test",
     *(field.name for field in fields(Features)),
-    *DEGREES,
-    *SWITCHES,
+    *PARTS,
+    "tflops",
     "log_residual",
 )
 ERRORS = ("kernel_error", "host_share", "fabric_error", "slow_fabric_error")
@@ -52,8 +56,10 @@ class Residual:
     ``source`` is its publication, ``sweep`` names runs that did the same work in other layouts.
     ``blind_test``: the number of the test that predicted it before anybody had looked at the
     publication, 0 of a run that was in view while the predictor was made.
+    ``shares`` of the predicted step by ``PARTS``.
     ``log_residual`` is the natural logarithm of measured over predicted step time: of blind tests
-    the step that was predicted then, since that is what a stranger gets.
+    the step that was predicted then, since that is what a stranger gets. ``tflops``: model
+    TFLOP/s of a GPU in that step, by which layouts of a sweep are ranked.
     """
 
     id: str
@@ -61,7 +67,8 @@ class Residual:
     sweep: str
     blind_test: int
     features: Features
-    recipe: Recipe
+    shares: Mapping[str, float]
+    tflops: float
     log_residual: float
 
 
@@ -70,8 +77,7 @@ class ResidualTable:
 
     ``residuals`` and ``blind_tests`` (n,), ``errors`` (4, n) of ``ERRORS``, ``kinds`` (9, n) and
     ``sizes`` (4, n) for ``features.similarity``, ``sources`` and ``sweeps`` (n,) as numbers,
-    ``doublings`` (6, n) the logarithms to base two of the recipes' degrees, ``switches`` (6, n)
-    their switches as numbers.
+    ``shares`` (11, n) of each predicted step by ``PARTS``, ``tflops`` (n,).
     """
 
     def __init__(self, cells: Sequence[Sequence[str]]) -> None:
@@ -111,12 +117,12 @@ class ResidualTable:
         return numbered([f"{source}: {sweep}" for source, sweep in pairs])
 
     @functools.cached_property
-    def doublings(self) -> NDArray[np.float64]:
-        return np.array([[_log2(int(cell)) for cell in self._columns[name]] for name in DEGREES])
+    def shares(self) -> NDArray[np.float64]:
+        return np.array([self._numbers(name) for name in PARTS])
 
     @functools.cached_property
-    def switches(self) -> NDArray[np.int64]:
-        return np.array([numbered(self._columns[name]) for name in SWITCHES])
+    def tflops(self) -> NDArray[np.float64]:
+        return self._numbers("tflops")
 
     @property
     def clusters(self) -> NDArray[np.int64]:
@@ -150,16 +156,6 @@ class ResidualTable:
         """``kinds_of`` as the table numbers them, (9, 1); -1 for what it has not seen."""
         pairs = zip(self._vocabulary, kinds_of(features), strict=True)
         return np.array([[known.get(kind, -1)] for known, kind in pairs], dtype=np.int64)
-
-
-def doublings_of(recipe: Recipe) -> tuple[float, ...]:
-    """Logarithms to base two of a recipe's degrees."""
-    return tuple(_log2(getattr(recipe, name)) for name in DEGREES)
-
-
-@functools.cache
-def _log2(degree: int) -> float:
-    return float(np.log2(degree))
 
 
 def numbered(labels: Sequence[str]) -> NDArray[np.int64]:
@@ -196,15 +192,14 @@ def table_text(rows: Sequence[Residual], provenance: dict[str, Any]) -> str:
             "sweep": row.sweep,
             "blind_test": row.blind_test,
             **asdict(row.features),
-            **{name: getattr(row.recipe, name) for name in (*DEGREES, *SWITCHES)},
+            **{part: f"{row.shares.get(part, 0.0):.4g}" for part in PARTS},
+            "tflops": f"{row.tflops:.5g}",
             "log_residual": f"{row.log_residual:.5f}",
         }
         cells["moe"] = int(row.features.moe)
         cells["layer_s"] = f"{row.features.layer_s:.4g}"
         for name in ("communication_share", *ERRORS):
             cells[name] = f"{cells[name]:.4f}"
-        for name in SWITCHES:
-            cells[name] = int(cells[name]) if isinstance(cells[name], bool) else cells[name]
         lines.append(cells)
     return headed_csv(provenance, COLUMNS, lines)
 

@@ -1,4 +1,4 @@
-"""Recipes that cannot be distinguished: how far predicted *differences* are off.
+"""When two recipes of one job cannot be distinguished: how far predicted *differences* are off.
 
 Recipes of one job share most of their error (the machine, the kernels, the model), so the error
 bar says little about which is faster. Runs of one sweep do too: the difference of two residuals
@@ -9,80 +9,82 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.question.recipe import Recipe
-
 from .features import Features
 from .interval import LEVEL
-from .table import (
-    SWITCHES,
-    ResidualTable,
-    doublings_of,
-    published_residuals,
-    quantiles,
-    source_balanced,
-)
+from .table import ResidualTable, published_residuals, quantiles, source_balanced
+
+# What both spend alike errs alike; what one spends otherwise errs as it is, independently of other
+# such time, so the variance of a difference grows with the share of the step that is spent
+# otherwise. Kernels of other shapes in parts as large are worth as much as so much of it. Floors
+# of 2 to 10 %, steps between layouts instead and beside it, and sums of squares were compared by
+# the quantile score of pairs whose publication was left out.
+_ALIKE = 0.05
 
 
 @dataclass(frozen=True)
 class LayoutPairs:
-    """Pairs of runs of one sweep in different layouts, ascending by ``per_step``.
+    """Pairs of runs of one sweep in different layouts, ascending by ``errors``.
 
-    ``per_step`` (p,): the difference of their residuals over the square root of how many steps
-    their layouts are apart. ``first`` and ``second`` (p,) are rows of the table.
+    ``errors`` (p,): the difference of their residuals over ``spread``, (p,) as ``spread_of`` has
+    it. ``first`` and ``second`` (p,) are rows of the table.
     """
 
-    per_step: NDArray[np.float64]
+    errors: NDArray[np.float64]
+    spread: NDArray[np.float64]
     first: NDArray[np.int64]
     second: NDArray[np.int64]
 
 
-def layout_steps(one: Recipe, other: Recipe) -> float:
-    """How far two layouts are apart: doublings of every degree, and one for every switch."""
-    degrees = zip(doublings_of(one), doublings_of(other), strict=True)
-    switches = sum(bool(getattr(one, name) != getattr(other, name)) for name in SWITCHES)
-    return switches + sum(abs(mine - theirs) for mine, theirs in degrees)
+def spent_otherwise(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Sum over parts of how far their shares of two steps are apart, 0 to 2, from seconds."""
+    step_s, other_s = sum(one.values()), sum(other.values())
+    return sum(
+        abs(one.get(part, 0.0) / step_s - other.get(part, 0.0) / other_s)
+        for part in {**one, **other}
+    )
 
 
-def tie_share(features: Features, one: Recipe, other: Recipe) -> float:
+def tie_share(features: Features, one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """The lead, as a share of a step, below which two recipes of one job cannot be distinguished.
 
-    ``LEVEL`` of the measured pairs like them miss the predicted difference by less. Errors of a
-    difference grow as the square root of the number of layout steps, as independent errors of
-    every step do.
+    ``LEVEL`` of the measured pairs like them miss the predicted difference by less.
 
     Args:
         features: of either recipe's prediction.
+        one: seconds by part of the step, and ``other`` those of the other recipe's.
     """
-    steps = layout_steps(one, other)
-    return math.expm1(_per_step(published_residuals(), features) * math.sqrt(steps))
+    table = published_residuals()
+    pairs, near = layout_pairs(table), np.maximum(table.near(features), 1e-150)
+    limit = quantiles(pairs.errors, pair_weights(table, near), [LEVEL])[0]
+    return math.expm1(limit * math.sqrt(spent_otherwise(one, other) + _ALIKE))
 
 
-def _per_step(table: ResidualTable, features: Features) -> float:
+def pair_weights(table: ResidualTable, near: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weights of ``layout_pairs`` that sum to one, from each run's similarity to a prediction;
+    pairs with a run that has none (left out) weigh nothing."""
     pairs = layout_pairs(table)
-    near = table.near(features)
     both = np.sqrt(near[pairs.first] * near[pairs.second])
-    weights, _ = source_balanced(np.maximum(both, 1e-300), table.sources[pairs.first])
-    return quantiles(pairs.per_step, weights, [LEVEL])[0]
+    return source_balanced(both, table.sources[pairs.first])[0]
 
 
 @functools.lru_cache(maxsize=4)
 def layout_pairs(table: ResidualTable) -> LayoutPairs:
-    """Every pair of runs of one sweep whose layouts differ."""
+    """Every pair of runs of one sweep that do not spend their steps alike to the last digit."""
     rows = np.arange(len(table.residuals))
     pairs = [_pairs_of(rows[table.sweeps == sweep]) for sweep in np.unique(table.sweeps)]
     first, second = np.concatenate(pairs, axis=1)
-    steps = np.abs(table.doublings[:, first] - table.doublings[:, second]).sum(axis=0)
-    steps += (table.switches[:, first] != table.switches[:, second]).sum(axis=0)
-    differs = steps > 0
-    first, second, steps = first[differs], second[differs], steps[differs]
-    gaps = np.abs(table.residuals[first] - table.residuals[second]) / np.sqrt(steps)
-    order = np.argsort(gaps, kind="stable")
-    return LayoutPairs(gaps[order], first[order], second[order])
+    otherwise = np.abs(table.shares[:, first] - table.shares[:, second]).sum(axis=0)
+    first, second = first[otherwise > 0], second[otherwise > 0]
+    spread = np.sqrt(otherwise[otherwise > 0] + _ALIKE)
+    errors = np.abs(table.residuals[first] - table.residuals[second]) / spread
+    order = np.argsort(errors, kind="stable")
+    return LayoutPairs(errors[order], spread[order], first[order], second[order])
 
 
 def _pairs_of(members: NDArray[np.int64]) -> NDArray[np.int64]:

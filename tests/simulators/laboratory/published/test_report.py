@@ -33,6 +33,17 @@ COVERAGE = {
     "slower": 0.12,
     "width": 0.5,
     "width_in_view": 0.4,
+    "order": {
+        "pairs": 7,
+        "publications": 3,
+        "off": 0.25,
+        "told": 0.5,
+        "right": 0.9,
+        "apart": {"5%": 0.6},
+        "likely": [
+            {"least": 0.5, "most": 0.6, "pairs": 7, "publications": 3, "said": 0.55, "came": 0.7}
+        ],
+    },
 }
 PEERS = [PeerPrediction("Korthikanti 2022, table 5", "run", "calculon", 3.0)]
 
@@ -157,4 +168,6 @@ def test_a_reader_decides_by_the_first_page_without_what_is_met(report):
     assert "step time, 90th percentile" in text
     assert "error bar, left out: a GPU" not in text
     assert "8% are faster than their interval and 12% slower" in text
+    assert "60% by more than 5%" in text
+    assert "| 50% to 60% | 7 | 3 | 55.0% | 70.0% |" in text
     assert len(text.split()) < 1_500

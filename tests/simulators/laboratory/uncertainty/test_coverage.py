@@ -112,7 +112,9 @@ def test_the_published_intervals_are_no_wider_than_the_level_asks(published):
 
 
 def test_the_shipped_table_says_how_often_its_intervals_held(published):
-    assert stored_coverage() == pytest.approx(published.to_dict(), abs=1e-4)
+    stored = stored_coverage()
+    stored.pop("order")
+    assert stored == pytest.approx(published.to_dict(), abs=1e-4)
 
 
 def test_software_and_fabrics_that_nobody_ran_have_wider_bars():

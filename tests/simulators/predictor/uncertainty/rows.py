@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.features import Features
 from trainscout.simulators.predictor.uncertainty.table import (
     COLUMNS,
+    PARTS,
     Residual,
     ResidualTable,
 )
@@ -39,7 +39,8 @@ def residual(
     value: float,
     source: str = "one",
     sweep: str = "1",
-    recipe: Recipe | None = None,
+    shares: Mapping[str, float] | None = None,
+    tflops: float = 400.0,
     blind_test: int = 1,
     **changes: Any,
 ) -> Residual:
@@ -50,7 +51,8 @@ def residual(
         sweep=sweep,
         blind_test=blind_test,
         features=replace(FEATURES, **changes),
-        recipe=Recipe() if recipe is None else recipe,
+        shares={"compute": 1.0} if shares is None else shares,
+        tflops=tflops,
         log_residual=value,
     )
 
@@ -59,7 +61,7 @@ def table_of(rows: Sequence[Residual]) -> ResidualTable:
     """The table of such runs, whose figures a file would round."""
     cells = []
     for row in rows:
-        values = {**vars(row.recipe), **vars(row.features), **vars(row)}
+        values = {**dict.fromkeys(PARTS, 0.0), **row.shares, **vars(row.features), **vars(row)}
         own = [values[name] for name in COLUMNS]
         cells.append([str(int(each) if isinstance(each, bool) else each) for each in own])
     return ResidualTable(cells)

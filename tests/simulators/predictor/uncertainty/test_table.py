@@ -1,16 +1,12 @@
-import operator
-
 import numpy as np
 import pytest
 
 from tests.simulators.predictor.uncertainty.rows import residual, table_of
-from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.features import sizes_of
 from trainscout.simulators.predictor.uncertainty.table import (
     ERRORS,
-    SWITCHES,
+    PARTS,
     ResidualTable,
-    doublings_of,
     published_residuals,
     read_table,
     table_text,
@@ -19,11 +15,11 @@ from trainscout.simulators.predictor.uncertainty.table import (
 
 def rows():
     return [
-        residual(1, 0.1, recipe=Recipe(tp=4, recompute="full", sp=True)),
+        residual(1, 0.1, shares={"compute": 0.75, "bubble": 0.25}, tflops=512.5),
         residual(
             2, -0.1, "two", blind_test=0, gpu="a100_80", architecture="ampere", moe=True, bits=8
         ),
-        residual(3, 0.0, "two", recipe=Recipe(zero_stage=3, overlap_grad_reduce=True)),
+        residual(3, 0.0, "two", shares={"dp_communication": 1.0}),
     ]
 
 
@@ -37,14 +33,14 @@ def test_a_table_comes_back_as_it_was_written():
     ]
     assert again.blind_tests.tolist() == [0, 1, 1]
     assert again.sizes.T.tolist() == [list(sizes_of(row.features)) for row in order]
-    assert again.doublings.T.tolist() == [list(doublings_of(row.recipe)) for row in order]
+    assert again.shares.T.tolist() == [
+        [row.shares.get(part, 0.0) for part in PARTS] for row in order
+    ]
+    assert again.tflops.tolist() == [row.tflops for row in order]
     assert again.sources.tolist() == [1, 1, 0]
     assert len(set(again.sweeps.tolist())) == 2
-    switches = [[getattr(row.recipe, name) for name in SWITCHES] for row in order]
     for place, row in enumerate(order):
         assert again.codes(row.features).ravel().tolist() == again.kinds[:, place].tolist()
-        alike = [[*map(operator.eq, each, switches[place])] for each in switches]
-        assert np.equal(again.switches.T, again.switches[:, place]).tolist() == alike
 
 
 def test_the_header_says_where_the_table_is_from():
