@@ -19,14 +19,15 @@ class MicroBatches:
     kernels and messages smaller and launches more numerous, and leaves less backward time to
     hide the gradient reduction behind. Quantisation can break this by a few percent, where
     MAYA would copy the runtime all the same; here the larger twin must be worse than the best
-    recipes by more than ``QUANTISATION_GAIN``.
+    recipes by more than ``QUANTISATION_GAIN``. Where one micro-batch's exchange of tokens runs
+    beside another's kernels, more of them leave less of it exposed, and all are simulated.
     """
 
     name = "micro_batches"
 
     def check(self, job: Job, history: History) -> Verdict | None:
         recipe = job.recipe
-        if recipe.pp != 1:
+        if recipe.pp != 1 or recipe.overlap_moe_expert_parallel_comm:
             return None
         per_replica = job.training.global_batch_size // job.dp
         for larger in range(2 * recipe.micro_batch, per_replica + 1, recipe.micro_batch):

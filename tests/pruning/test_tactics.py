@@ -154,6 +154,11 @@ class TestMicroBatches:
         resolved = history(fits(1.0, micro_batch=4, pp=2), bar=far)
         assert rule(Recipe(micro_batch=2, pp=2), resolved) is None
 
+    def test_leaves_alone_what_runs_beside_another_micro_batch(self):
+        beside = {"overlap_moe_expert_parallel_comm": True}
+        resolved = history(fits(1.0, micro_batch=4, **beside), bar=0.01)
+        assert rule(Recipe(micro_batch=2, **beside), resolved) is None
+
 
 def test_no_runtime_is_ruled_out_when_time_alone_does_not_decide():
     resolved = history(
