@@ -76,14 +76,18 @@ def _sequence_parallel(job: Job) -> Iterator[Recipe]:
 
 def _smaller_micro_batches(job: Job) -> Iterator[Recipe]:
     """A micro-batch of k times the size keeps k times the activations, and as many of them in
-    flight or the whole batch: never less than k times as many smaller ones. One that is alone in
-    its step may meet no gradients, which later ones do (``memory.static``)."""
-    size, framework = job.recipe.micro_batch, job.framework
-    if (framework.torch_wrappers or framework.flattens_gradients) and job.num_micro_batches == 1:
+    flight: never less than k times as many smaller ones. Where all of a step are in flight in a
+    pipeline both keep as much, and a new gradient of weights, as large whatever the size, meets
+    more of what smaller ones keep; one that is alone in its step may meet no gradients, which
+    later ones do (``memory.static``)."""
+    recipe, framework = job.recipe, job.framework
+    comes = framework.torch_wrappers or framework.flattens_gradients
+    all_in_flight = job.num_micro_batches <= recipe.pp or job.schedule == "gpipe"
+    if all_in_flight and (recipe.pp > 1 or comes):
         return
-    for smaller in range(1, size // 2 + 1):
-        if size % smaller == 0:
-            yield replace(job.recipe, micro_batch=smaller)
+    for smaller in range(1, recipe.micro_batch // 2 + 1):
+        if recipe.micro_batch % smaller == 0:
+            yield replace(recipe, micro_batch=smaller)
 
 
 def _fewer_virtual_stages(job: Job) -> Iterator[Recipe]:

@@ -138,3 +138,17 @@ def test_where_less_needs_more_it_resolves_nothing(facts, micro_batch, needs_mor
         history = History(1)
         history.add(Known(further.recipe, False))
         assert not any(tactic.check(software, history) for tactic in MEMORY_ORDER)
+
+
+def test_micro_batches_that_are_all_in_flight_in_a_pipeline_resolve_nothing():
+    """A new gradient of weights meets more of what smaller ones keep."""
+    known = load_catalogue()
+    model = replace(known.models["gemma2_27b"], sequence_length=1024)
+    for batch, fires in ((32, False), (256, True)):
+        job = make_job(model, nodes=4, batch=batch, pp=8, micro_batch=2)
+        job = replace(job, framework=known.frameworks["torch_compile"])
+        smaller = replace(job, recipe=replace(job.recipe, micro_batch=1))
+        assert (used_bytes(smaller) <= used_bytes(job)) == fires
+        history = History(1)
+        history.add(Known(smaller.recipe, False))
+        assert (TACTICS["micro_batch_oom"].check(job, history) is not None) == fires
