@@ -26,7 +26,7 @@ from trainscout.simulators.predictor.collectives.price import (
     price_forced,
     price_send_recv,
 )
-from trainscout.simulators.predictor.network.choice import CongestedNetwork
+from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
 from trainscout.simulators.predictor.network.collectives.congestion import (
     Congested,
     Pattern,
@@ -185,7 +185,8 @@ class Congestion:
     def _bytes_per_gpu(self, op: Collective | SendRecv, size: int) -> float:
         most = self._choice.most_bytes_per_gpu
         if self._choice.engine == "flow":
-            return most
+            # Hops would weigh more the fewer they are, and more take no longer to play.
+            return max(most, NetworkChoice.most_bytes_per_gpu)
         sent = float(op.bytes)
         if isinstance(op, Collective):
             sent *= _TIMES_ROUND.get(op.kind, 1.0) * (size - 1) / size

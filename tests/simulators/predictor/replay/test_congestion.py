@@ -127,6 +127,14 @@ def test_what_grows_with_the_size_takes_as_much_longer_as_links_are_oversubscrib
     assert 1.9 * alone < slowed < 2 * alone
 
 
+def test_shares_of_links_are_the_same_however_little_is_played() -> None:
+    """Hops take no share of 64 MB, but most of 10 kB."""
+    job = LLAMA.job(RECIPES[1])
+    fabric = replace(HALF, hop_latency_s=1e-6)
+    little = predicted(job, spec(fabric, most_bytes_per_gpu=1e4))
+    assert little.step_time_s == predicted(job, spec(fabric)).step_time_s
+
+
 def test_tiny_messages_are_hardly_slowed_and_the_smallest_not_played(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
