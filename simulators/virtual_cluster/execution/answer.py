@@ -159,7 +159,8 @@ class Shares:
 
 def contents_of(replay: Replay, issued: Issued) -> Ints:
     """Contents of a rank's device work in the step, once for every time they ran."""
-    tasks = np.array(issued.device[issued.step_start :], dtype=np.int64)
+    counted = issued.counted
+    tasks = np.array(issued.device[counted.start : counted.stop], dtype=np.int64)
     contents = replay.played.content[tasks[tasks >= 0]]
     chosen: Ints = contents[contents != NO_CONTENT]
     return chosen
@@ -218,7 +219,7 @@ def _unknown(replay: Replay, rank: int, issued: Issued) -> dict[str, float]:
     """Seconds of operations no rule knows, by name."""
     found: dict[str, float] = defaultdict(float)
     events = replay.job.traces[rank].events
-    for index in range(issued.step_start, len(events)):
+    for index in issued.counted:
         task = issued.device[index]
         event = events[index]
         if task < 0 or not isinstance(event, Op):

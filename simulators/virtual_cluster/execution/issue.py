@@ -89,7 +89,8 @@ class Issued:
     last task the host had issued when it came to the event. ``launches``: operations by stream
     number, as pairs (event, task). ``run_up``, ``step``: kernels of the step before the one that
     counts and of that one, up to the last of the optimizer's; where there is none, all. The
-    latter's first event is ``step_start``.
+    latter's first event is ``step_start``. ``counted``: events between the ends of the two, whose
+    device work the step time has; without a run-up from ``step_start`` on.
     """
 
     device: list[int]
@@ -98,6 +99,7 @@ class Issued:
     run_up: list[int]
     step: list[int]
     step_start: int
+    counted: range
 
 
 class RankIssue:
@@ -136,6 +138,7 @@ class RankIssue:
         launched: dict[int, list[tuple[int, int]]] = {}
         kernels: tuple[list[int], list[int]] = [], []
         updates = [0, 0]
+        updated = [0, 0]
         for index in range(window.start, window.stop):
             event = trace[index]
             alone = lowered[index]
@@ -148,14 +151,16 @@ class RankIssue:
                     which = index >= window.step_start
                     kernels[which].append(task)
                     if self._calls.phase == events.OPTIMIZER:
-                        updates[which] = len(kernels[which])
+                        updates[which], updated[which] = len(kernels[which]), index + 1
             elif type(event) in _ISSUED:
                 device[index] = self._issue_event(event, walk)
             host[index] = self._issued
         run_up, step = (
             each[: count or len(each)] for each, count in zip(kernels, updates, strict=True)
         )
-        return Issued(device, host, launched, run_up, step, window.step_start)
+        begin, end = updated if all(updated) else (window.step_start, len(trace))
+        counted = range(begin, end)
+        return Issued(device, host, launched, run_up, step, window.step_start, counted)
 
     def _operation(self, event: events.Op, lowered: Lowered, walk: rank_walk.RankWalk[int]) -> int:
         content = self._contents.operation(lowered)

@@ -380,6 +380,22 @@ def test_the_last_step_counts_and_setup_does_not() -> None:
     assert any("no optimizer" in each for each in play(forward).assumptions)
 
 
+def test_what_is_said_of_device_work_is_of_the_step_that_is_timed() -> None:
+    script = alone()
+    for number in range(2):
+        script.step(number)
+        script.gemm(SMALL)
+        script.step(number, "optimizer")
+        script.gemm(SMALL)
+        script.step(number, "other")
+        # Before the next forward pass, as a second-order optimizer's factors; then at the end.
+        for _ in range(1 + 2 * number):
+            script.gemm(BIG)
+    step = play(script)
+    assert step.step_time_s == pytest.approx(gemm_s(BIG, 1) + 2 * gemm_s(SMALL, 1))
+    assert step.ranks[0].flops == 2 * BIG**3 + 4 * SMALL**3
+
+
 def test_what_the_last_step_alone_does_is_said() -> None:
     script = steps(2)
     assert not any("now and then" in each for each in play(script).assumptions)
