@@ -16,6 +16,7 @@ from typing import Any
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import table
 from trainscout.simulators.predictor.uncertainty.fabric import on_slow_network
@@ -74,6 +75,7 @@ def residuals_of(
     residuals: list[table.Residual] = []
     simulator = ReplaySimulator()
     sweeps: dict[object, str] = {}
+    layouts: dict[Recipe, int] = {}
     for result in results:
         job, prediction, measured_s = result.job, result.prediction, result.measured_s
         if result.row.quality not in TRUSTED or result.row.extrapolated:
@@ -91,6 +93,7 @@ def residuals_of(
                 id=result.row.id,
                 source=source_group(result.row),
                 sweep=sweeps.setdefault(sweep_of(result), f"{blind_test}.{len(sweeps) + 1}"),
+                layout=layouts.setdefault(job.recipe, len(layouts) + 1),
                 blind_test=blind_test,
                 features=features_of(job, now_s, prediction.breakdown_s, slow_s),
                 shares={part: s / now_s for part, s in prediction.breakdown_s.items()},

@@ -39,6 +39,7 @@ COLUMNS = (
     "id",
     "source",
     "sweep",
+    "layout",
     "blind_test",
     *(field.name for field in fields(Features)),
     *PARTS,
@@ -53,7 +54,8 @@ ERRORS = ("kernel_error", "host_share", "fabric_error", "slow_fabric_error")
 class Residual:
     """One measured run beside its prediction.
 
-    ``source`` is its publication, ``sweep`` names runs that did the same work in other layouts.
+    ``source`` is its publication, ``sweep`` names runs that did the same work in other layouts,
+    ``layout`` numbers their recipes.
     ``blind_test``: the number of the test that predicted it before anybody had looked at the
     publication, 0 of a run that was in view while the predictor was made.
     ``shares`` of the predicted step by ``PARTS``.
@@ -65,6 +67,7 @@ class Residual:
     id: str
     source: str
     sweep: str
+    layout: int
     blind_test: int
     features: Features
     shares: Mapping[str, float]
@@ -76,8 +79,8 @@ class ResidualTable:
     """Residuals as columns, ascending by residual, and the ``ids`` of their runs.
 
     ``residuals`` and ``blind_tests`` (n,), ``errors`` (4, n) of ``ERRORS``, ``kinds`` (9, n) and
-    ``sizes`` (4, n) for ``features.similarity``, ``sources`` and ``sweeps`` (n,) as numbers,
-    ``shares`` (11, n) of each predicted step by ``PARTS``, ``tflops`` (n,).
+    ``sizes`` (4, n) for ``features.similarity``, ``sources``, ``sweeps`` and ``layouts`` (n,) as
+    numbers, ``shares`` (11, n) of each predicted step by ``PARTS``, ``tflops`` (n,).
     """
 
     def __init__(self, cells: Sequence[Sequence[str]]) -> None:
@@ -115,6 +118,10 @@ class ResidualTable:
     def sweeps(self) -> NDArray[np.int64]:
         pairs = zip(self._columns["source"], self._columns["sweep"], strict=True)
         return numbered([f"{source}: {sweep}" for source, sweep in pairs])
+
+    @functools.cached_property
+    def layouts(self) -> NDArray[np.int64]:
+        return numbered(self._columns["layout"])
 
     @functools.cached_property
     def shares(self) -> NDArray[np.float64]:
@@ -190,6 +197,7 @@ def table_text(rows: Sequence[Residual], provenance: dict[str, Any]) -> str:
             "id": row.id,
             "source": row.source,
             "sweep": row.sweep,
+            "layout": row.layout,
             "blind_test": row.blind_test,
             **asdict(row.features),
             **{part: f"{row.shares.get(part, 0.0):.4g}" for part in PARTS},

@@ -75,13 +75,14 @@ def pair_weights(table: ResidualTable, near: NDArray[np.float64]) -> NDArray[np.
 
 @functools.lru_cache(maxsize=4)
 def layout_pairs(table: ResidualTable) -> LayoutPairs:
-    """Every pair of runs of one sweep that do not spend their steps alike to the last digit."""
+    """Every pair of runs of one sweep whose layouts differ."""
     rows = np.arange(len(table.residuals))
     pairs = [_pairs_of(rows[table.sweeps == sweep]) for sweep in np.unique(table.sweeps)]
     first, second = np.concatenate(pairs, axis=1)
+    differs = table.layouts[first] != table.layouts[second]
+    first, second = first[differs], second[differs]
     otherwise = np.abs(table.shares[:, first] - table.shares[:, second]).sum(axis=0)
-    first, second = first[otherwise > 0], second[otherwise > 0]
-    spread = np.sqrt(otherwise[otherwise > 0] + _ALIKE)
+    spread = np.sqrt(otherwise + _ALIKE)
     errors = np.abs(table.residuals[first] - table.residuals[second]) / spread
     order = np.argsort(errors, kind="stable")
     return LayoutPairs(errors[order], spread[order], first[order], second[order])

@@ -18,7 +18,7 @@ def drawn(seed, error, lead, publications=200, test=lambda source: source % 5):
         ahead = lead * rng.uniform(0, 2)
         for side, tflops in enumerate((400.0 * math.exp(ahead), 400.0)):
             shares = {"compute": 1 - 0.1 * side, "bubble": 0.1 * side}
-            own = {"shares": shares, "tflops": tflops, "blind_test": test(source)}
+            own = {"shares": shares, "tflops": tflops, "blind_test": test(source), "layout": side}
             rows.append(residual(len(rows), off[side], f"s{source}", **own))
     return table_of(rows)
 

@@ -36,27 +36,30 @@ def test_what_is_spent_otherwise(one, other, share):
 
 
 def sweep():
+    half = {"compute": 0.75, "bubble": 0.25}
     return [
-        residual(1, 0.0, sweep="a"),
-        residual(2, 0.3, sweep="a", shares={"compute": 0.75, "bubble": 0.25}),
-        residual(3, 0.1, sweep="a", shares={"compute": 0.75, "bubble": 0.25}),
-        residual(4, 0.9, sweep="b"),
-        residual(5, 0.9, source="two", sweep="a", shares={"compute": 0.5, "host": 0.5}),
+        residual(1, 0.0, sweep="a", layout=1),
+        residual(2, 0.3, sweep="a", layout=2, shares=half),
+        residual(3, 0.1, sweep="a", layout=2, shares=half),
+        # Other software, no other layout.
+        residual(6, 0.7, sweep="a", layout=2, shares={"compute": 0.7, "bubble": 0.3}),
+        residual(4, 0.9, sweep="b", layout=2),
+        residual(5, 0.9, source="two", sweep="a", layout=3, shares={"host": 1.0}),
     ]
 
 
-def test_pairs_are_of_one_sweep_and_spend_their_steps_otherwise():
+def test_pairs_are_of_one_sweep_and_of_different_layouts():
     pairs = layout_pairs(table_of(sweep()))
-    # Half of a step and what is common to all pairs.
-    assert pairs.spread == pytest.approx(math.sqrt(0.55))
-    assert pairs.errors == pytest.approx(np.array([0.1, 0.3]) / math.sqrt(0.55))
+    # What of a step is spent otherwise, and what is common to all pairs.
+    assert pairs.spread**2 == pytest.approx([0.55, 0.55, 0.65])
+    assert pairs.errors * pairs.spread == pytest.approx([0.1, 0.3, 0.7])
 
 
 def test_pairs_with_a_run_left_out_weigh_nothing():
     table = table_of(sweep())
     place = [*table.residuals].index(0.3)
     near = np.where(np.arange(len(table.residuals)) == place, 0.0, 1.0)
-    assert pair_weights(table, near) == pytest.approx([1.0, 0.0])
+    assert pair_weights(table, near) == pytest.approx([0.5, 0.0, 0.5])
 
 
 def test_layouts_that_spend_more_otherwise_are_harder_to_tell_apart():
