@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib
 import os
+import sys
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -190,7 +191,7 @@ def install_distributed(state: RankState) -> None:
         "is_gloo_available": lambda: True,
         "is_backend_available": lambda backend: True,
         "_store_based_barrier": lambda *args, **kwargs: None,
-        "TCPStore": _tcp_store(state),
+        **(stores := _stores(state)),
         "monitored_barrier": lambda *args, **kwargs: None,
         "_set_pg_timeout": lambda timeout, group=None: None,
         "_verify_params_across_processes": lambda group, params, logger=None: None,
@@ -205,6 +206,10 @@ def install_distributed(state: RankState) -> None:
         for name, value in replacements.items():
             if hasattr(module, name):
                 setattr(module, name, value)
+    # The function ``dist.rendezvous`` hides its module.
+    for module in (sys.modules["torch.distributed.rendezvous"], torch._C._distributed_c10d):
+        for name, value in stores.items():
+            setattr(module, name, value)
     for module in (dist, distributed_c10d):
         module.ProcessGroupNCCL = VirtualBackend
     _patch_futures(state)
@@ -284,12 +289,20 @@ def _patch_symmetric_memory() -> None:
     module.empty, module.rendezvous = empty, rendezvous
 
 
-def _tcp_store(state: RankState) -> Any:
+def _stores(state: RankState) -> dict[str, Any]:
+    """Classes of stores that ranks meet at: by the port, or by the file."""
+
     class TCPStore(VirtualStore):
         def __init__(self, host_name: str = "", port: int = 0, *_: Any, **__: Any) -> None:
-            super().__init__(state, host_name, port)
+            super().__init__(state, port)
+            self.host, self.port = host_name, port
 
-    return TCPStore
+    class FileStore(VirtualStore):
+        def __init__(self, file_name: str, world_size: int = -1) -> None:
+            super().__init__(state, file_name)
+            self.path = file_name
+
+    return {"TCPStore": TCPStore, "FileStore": FileStore}
 
 
 def _init_process_group(original: Any, state: RankState) -> Any:

@@ -1,4 +1,4 @@
-"""A store of keys and bytes where ``TCPStore`` is: what ranks set for each other by name.
+"""A store of keys and bytes where ``TCPStore`` or ``FileStore`` is: what ranks set for each other.
 
 What a rank sets that runs beside this one (live), or ran before it (``--payloads``), is found.
 """
@@ -6,7 +6,8 @@ What a rank sets that runs beside this one (live), or ran before it (``--payload
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -17,19 +18,22 @@ from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 _NUMBER = re.compile(r"\d+")
 # Stores with a prefix hold the C++ part of the one below alone.
 _HELD: list[dist.Store] = []
+# So often a key is asked for at one place of the training before that is a loop that waits for it.
+_POLLS = 10
 
 
 class VirtualStore(dist.Store):
-    """One rank's view of the store at ``port``.
+    """One rank's view of the store at ``place``, a port or a file.
 
     Of a key that nobody set, a rank's own value is taken where it set the same key with its own
     number in it (``address_3`` for ``address_0``), and listed as invented.
     """
 
-    def __init__(self, state: RankState, host: str = "", port: int = 0) -> None:
+    def __init__(self, state: RankState, place: int | str = 0) -> None:
         super().__init__()
-        self.host, self.port = host, port
+        self._place = place
         self._state = state
+        self._polls: Counter[Hashable] = Counter()
         self._own = dist.HashStore()
         _HELD.append(self)
 
@@ -70,6 +74,20 @@ class VirtualStore(dist.Store):
         return total
 
     def check(self, keys: list[str]) -> bool:
+        """Whether all are set, as ``get`` would find them.
+
+        Raises:
+            InputError: as ``get``, for what a loop waits for.
+        """
+        for key in keys:
+            asked = key, self._state.recorder.place()
+            self._polls[asked] += 1
+            if self._polls[asked] >= _POLLS:
+                self.get(key)
+            elif not self._state.peers.run and not self._own.check([key]):
+                value = self._of_others(key)
+                if value is not None:
+                    self._own.set(key, value)
         return bool(self._own.check(keys))
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
@@ -88,7 +106,7 @@ class VirtualStore(dist.Store):
     deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815
 
     def _name(self, key: str) -> str:
-        return f"store {self.port} {key}"
+        return f"store {self._place} {key}"
 
     def _of_others(self, key: str) -> Any:
         ((known, value),) = self._state.peers.take([self._name(key)])

@@ -45,3 +45,39 @@ def test_keys_of_ranks_that_do_not_run(tmp_path: Path) -> None:
     assert second.code == 0, second.output
     assert "told b'of the first'" in second.output
     assert "knows [b'node0', b'node1', b'node1']" in second.output
+
+
+POLLING = """
+import torch.distributed as dist
+from torch.distributed.rendezvous import TCPStore
+
+dist.init_process_group("nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+store = STORE
+store.set(f"ready_{rank}", "1")
+while not store.check([f"ready_{other}" for other in range(size)]):
+    pass
+print("all ready")
+if rank == 0:
+    store.set("go", "1")
+while not store.check(["go"]):
+    pass
+print("gone")
+"""
+
+
+@pytest.mark.parametrize(
+    "store", ['TCPStore("localhost", 29555, size, rank == 0)', 'dist.FileStore("keys", size)']
+)
+def test_a_loop_that_polls_ends(tmp_path: Path, store: str) -> None:
+    (tmp_path / "polls.py").write_text(POLLING.replace("STORE", store))
+    words = (str(tmp_path / "polls.py"), "--world-size", "3")
+    alone = emulate(tmp_path, *words, "--rank", "1")
+    assert alone.code == 3, alone.output
+    assert "all ready" in alone.output
+    assert "store.get=go: is a key that only another rank sets" in alone.output
+    payloads = ("--payloads", str(tmp_path / "payloads"))
+    for rank in ("0", "1"):
+        run = emulate(tmp_path, *words, "--rank", rank, *payloads)
+        assert run.code == 0, run.output
+        assert "gone" in run.output
