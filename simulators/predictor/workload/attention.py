@@ -72,17 +72,22 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
         backward = undone + backward
         read = Alloc("qk_norm_input", elements * shard.output_bytes)
         saved += [read, *kept_of_norm(shard, "qk_norm", elements)]
-    if model.position != "rope" and grouped and not (normed or shard.separate_projections):
+    rotates = model.position == "rope"
+    if shard.fusion == "fused" and not shard.separate_projections:
+        ahead, back = _cut_out(shard, (q, k, v), normed=normed)
+        forward, backward = forward + ahead, back + backward
+    elif grouped and not (rotates or normed or shard.separate_projections):
         # Nothing writes queries anew but their being cut out of the packed product, all of which
         # keys and values keep alive.
         forward.append(Streaming("query_copy", "memcpy", 2 * q))
         saved.append(Alloc("packed_q", q))
-    if model.position == "rope":
+    if rotates:
         rotate, rotate_back = rope_ops(shard, elements)
         forward += rotate
         backward = rotate_back + backward
         apart = shard.separate_projections or shard.repeats_kv
-        if v and shard.fusion == "eager" and not apart:
+        sliced = shard.fusion == "eager" or (shard.fusion, shard.attention) == ("fused", "unfused")
+        if v and sliced and not apart:
             # Values are a slice of the packed product, all of which they keep alive.
             saved.append(Alloc("packed_qk", q + k))
     repeat, sum_repeated = repeat_ops(shard, k + v)
@@ -103,6 +108,26 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
             module="qkv",
         )
     ]
+
+
+def _cut_out(
+    shard: Shard, qkv: tuple[int, int, int], *, normed: bool
+) -> tuple[list[Op], list[Op]]:
+    """Copies of queries, keys and values, so many bytes each, out of their packed product, and of
+    their gradients into it.
+
+    Queries of several groups are reshaped (Megatron-Core, ``get_query_key_value_tensors``), and
+    norms' inputs made contiguous. Fused attention takes slices only if it gets all three as they
+    are (Transformer Engine, ``get_qkv_layout``), whose gradients it then writes in their places.
+    """
+    q, k, v = qkv
+    grouped, rotates = shard.kv_heads < shard.heads, shard.model.position == "rope"
+    fused, reshaped = shard.attention != "unfused", grouped and shard.kv_heads > 1
+    if fused and not (grouped or normed or rotates):
+        return [], []
+    copied = (reshaped or normed) * q + (normed or (fused and not rotates)) * k + fused * v
+    ahead: list[Op] = [Streaming("qkv_copy", "memcpy", 2 * copied)] if copied else []
+    return ahead, [Streaming("qkv_grad_join", "memcpy", 2 * (q + k + v))]
 
 
 def _mla_projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
@@ -388,6 +413,9 @@ def unfused_core(shard: Shard, keys: int | None = None) -> Part:
         backward.append(Streaming("attention_dropout_bwd", "dropout", scores * (2 * size + 1)))
         saved += [Alloc("dropout_mask", scores), Alloc("dropout", scores * size)]
     forward.append(Gemm("values", s, dv, k, dtype, batch=groups, layout="NN"))
+    if shard.fused_softmax:
+        # Megatron-Core's ``DotProductAttention`` puts heads beside each other.
+        forward.append(Streaming("context_copy", "memcpy", 2 * groups * s * dv * size))
     backward += [
         *softmax_back,
         Gemm("scores_dgrad", s, d, k, dtype, batch=groups, layout="NN"),

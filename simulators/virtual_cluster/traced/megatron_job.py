@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - the name Megatron knows it by
 from megatron.core import parallel_state
 from megatron.core.activations import squared_relu
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.models import backends
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
@@ -26,13 +27,14 @@ from megatron.core.transformer.moe.moe_utils import (
     MoEAuxLossAutoScaler,
     get_moe_layer_wise_logging_tracker,
 )
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 from trainscout.simulators.predictor.question.layers import MOE, Layer
 from trainscout.simulators.predictor.question.model import Model
 
-from .layer_spec import TRANSFORMER_ENGINE, LayerSpec
+from .layer_spec import LOCAL, TRANSFORMER_ENGINE, LayerSpec
 
 DROPOUT = 0.1
 AUXILIARY_LOSS = 1e-2
@@ -89,7 +91,8 @@ def transformer_config(spec: LayerSpec, **overrides: Any) -> TransformerConfig:
         "masked_softmax_fusion": True,
         "cross_entropy_loss_fusion": spec.fused_loss,
         "cross_entropy_fusion_impl": "te" if spec.fused_loss else "native",
-        "persist_layer_norm": True,
+        # Which PyTorch's norms have not (torch_norm.py: WrappedTorchNorm).
+        "persist_layer_norm": not _is_torch_norm(spec),
         "apply_rope_fusion": _rotates_fused(spec),
         "deallocate_pipeline_outputs": True,
         **overrides,
@@ -106,6 +109,11 @@ def transformer_config(spec: LayerSpec, **overrides: Any) -> TransformerConfig:
         v_head_dim=mla.v_head_dim,
         rope_type="rope",
     )
+
+
+def _is_torch_norm(spec: LayerSpec) -> bool:
+    """Whether norms are PyTorch's: Apex has no RMSNorm that local layers take."""
+    return spec.model.normalization == "rmsnorm" and spec.implementation == LOCAL
 
 
 def _rotates_fused(spec: LayerSpec) -> bool:
@@ -207,7 +215,12 @@ def module_spec(spec: LayerSpec, config: TransformerConfig, *, is_moe: bool) -> 
     }
     if spec.implementation == TRANSFORMER_ENGINE:
         return get_gpt_layer_with_transformer_engine_spec(**shared)
-    return get_gpt_layer_local_spec(normalization=config.normalization, **shared)
+    apex = backends.LNImpl
+    try:
+        return get_gpt_layer_local_spec(normalization=config.normalization, **shared)
+    finally:
+        # PyTorch's norm takes its place for good (``LocalSpecProvider.layer_norm``).
+        backends.LNImpl = apex
 
 
 def final_norm(spec: LayerSpec) -> Any:
@@ -216,6 +229,8 @@ def final_norm(spec: LayerSpec) -> Any:
         from megatron.core.extensions.transformer_engine import TENorm
 
         return TENorm
+    if _is_torch_norm(spec):
+        return WrappedTorchNorm
     from megatron.core.models.gpt import gpt_layer_specs
 
     return gpt_layer_specs.LNImpl

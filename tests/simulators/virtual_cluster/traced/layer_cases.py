@@ -41,6 +41,8 @@ LLAMA3_70B = replace(
     qk_norm=False,
     source="Grattafiori et al. 2024 (arXiv 2407.21783), table 3",
 )
+# With Megatron-Core's own modules, and with keys for each head.
+MHA = replace(LLAMA3_70B, num_query_groups=None, sequence_length=4096)
 # Layers of every kind that Megatron-Core's hybrid stack has; sizes of Nemotron 3's.
 HYBRID = replace(
     LLAMA,
@@ -103,6 +105,7 @@ def _cases() -> Iterator[tuple[str, Job]]:
     for name, recipe in plain:
         for how in ("none", "full", "norm", "mlp"):
             yield f"llama {name} {how}", make_job(LLAMA3_70B, **recipe, **RECOMPUTED[how])
+    yield "llama tp4 none unfused", make_job(MHA, tp=4, training=UNFUSED)
     yield "llama tp2 sp cp4 none", make_job(LLAMA3_70B, tp=2, sp=True, cp=4, nodes=8)
     gathered = {"cp": 4, "cp_comm_type": "all_gather", "nodes": 8}
     yield "llama tp2 sp cp4 all_gather none", make_job(LLAMA3_70B, tp=2, sp=True, **gathered)

@@ -21,12 +21,14 @@ from tests.simulators.virtual_cluster.traced.layer_cases import (
 )
 from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, GroupedGemm
+from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     LAYER,
     LayerSpec,
     transformer_layer,
 )
+from trainscout.simulators.virtual_cluster.traced.simulator import traced_workload
 
 pytestmark = needs("megatron.core", "transformer_engine")
 
@@ -76,6 +78,33 @@ def test_activations_are_those_of_the_published_formulas(case: str, traced: Trac
     job = CASES[case]
     spec = transformer_layer(job, Layer("attention", "dense"), recompute=job.recipe.recompute)
     assert traced[spec].forward.saved_bytes == pytest.approx(formula_bytes(job), rel=0.005)
+
+
+@pytest.mark.parametrize(
+    "case",
+    params(
+        name
+        for name in CASES
+        # A checkpoint of attention alone also copies gradients that leave it.
+        if (name.startswith("llama") or name.endswith("unfused"))
+        and not ("selective" in name or " cp" in name)
+    ),
+)
+def test_queries_keys_and_values_are_copied_as_often(case: str, traced: Traced) -> None:
+    job = CASES[case]
+    ours, theirs = (
+        [run for stage in each.stages for chunk in stage.chunks for run in chunk.runs]
+        for each in (build_workload(job), traced_workload(job, traced))
+    )
+    for run, other in zip(ours, theirs, strict=True):
+        if run.forward.name != "layer_forward":
+            continue
+        for one, two in ((run.forward, other.forward), (run.backward, other.backward)):
+            copied = [
+                sum(op.bytes for op in block.ops if getattr(op, "kind", "") == "memcpy")
+                for block in (one, two)
+            ]
+            assert copied[0] == pytest.approx(copied[1], rel=0.01), one.name
 
 
 def test_what_is_kept_is_given_back(traced: Traced) -> None:
