@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,20 +30,24 @@ if TYPE_CHECKING:
 class Boundary:
     """One micro-batch's way from a stage to the next.
 
-    ``sent``, priced ``price``, then among the tensor-parallel ranks ``gathered``, priced
-    ``gather_price``, where each of them sent its share only.
+    ``sent``, priced ``price`` and noticed ``noticed_s`` later, then among the tensor-parallel
+    ranks ``gathered``, priced ``gather_price``, where each of them sent its share only.
     """
 
     sent: SendRecv
     price: CollectivePrice
     gathered: Collective | None = None
     gather_price: CollectivePrice | None = None
+    noticed_s: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.price.seconds + (
-            0.0 if self.gather_price is None else self.gather_price.seconds
-        )
+        return self.price.seconds + self.arrived_s
+
+    @property
+    def arrived_s(self) -> float:
+        """Seconds after what was sent is there."""
+        return self.noticed_s + (0.0 if self.gather_price is None else self.gather_price.seconds)
 
 
 def boundary_transfers(
@@ -75,9 +79,8 @@ def boundary_transfers(
         else:
             price = congestion.price(sent, crosses, group)
         price = calibrated_price(price, crosses, factors)
-        if crosses and job.framework.p2p_poll_s:
-            price = replace(price, seconds=price.seconds + job.framework.p2p_poll_s)
-        transfers[crosses] = Boundary(sent, price, gathered, gather_price)
+        noticed_s = job.framework.p2p_poll_s if crosses else 0.0
+        transfers[crosses] = Boundary(sent, price, gathered, gather_price, noticed_s)
     return tuple(transfers[crosses] for crosses in crossing)
 
 

@@ -299,13 +299,27 @@ class _Build:
         what = patterns[0] if patterns else Pattern("round", self.spans[op.communicator])
         key = (what, op.communicator, stage)
         if key not in self.gangs:
-            made = self._joined(what, stage)
+            takes_s = self._unshared_s(what) if played else {}
             self.gangs[key] = [
                 self._gang(lanes, [group_transfers(what, ranks, self.model.network.domain)
-                                   for ranks in rows] if played else [])
-                for lanes, rows in made
+                                   for ranks in rows] if played else [],
+                           max(takes_s.get(int(ranks[0]), 0.0) for ranks in rows))
+                for lanes, rows in self._joined(what, stage)
             ] or [_Gang((lane,), None) for lane in range(self.lanes)]  # fmt: skip
         return self.gangs[key]
+
+    def _unshared_s(self, what: Pattern) -> dict[int, float]:
+        """What each group, by its first rank, takes for ``_UNIT_BYTES`` on a network where nothing
+        is shared but what prices count: their own node's links, with all groups at once."""
+        members = groups(self.job.world_size, what.span)
+        made = [group_transfers(what, ranks, self.model.network.domain) for ranks in members]
+        fluid = NetworkChoice("flow", queue_pairs=self.model.settings.queue_pairs)
+        played = play(self.model.ideal, together(made), _UNIT_BYTES, fluid)
+        ends = np.split(played.end_s, np.cumsum([len(each.share) for each in made])[:-1])
+        return {
+            int(ranks[0]): float(end.max(initial=0.0))
+            for ranks, end in zip(members, ends, strict=True)
+        }
 
     def _joined(self, what: Pattern, stage: int) -> list[tuple[tuple[int, ...], list[Ints]]]:
         """Lanes of a stage that groups join, with those groups; of pipelines in the first."""
@@ -317,23 +331,17 @@ class _Build:
             found.setdefault(tuple(sorted(set(row.tolist()))), []).append(ranks)
         return sorted(found.items())
 
-    def _gang(self, lanes: tuple[int, ...], made: list[Transfers]) -> _Gang:
-        """A gang with what its transfers take where nothing is shared."""
+    def _gang(self, lanes: tuple[int, ...], made: list[Transfers], takes_s: float) -> _Gang:
+        """A gang whose transfers take ``takes_s`` for ``_UNIT_BYTES`` where nothing is shared."""
         if not made:
             return _Gang(lanes, None)
-        whole, ideal, queue_pairs = (
-            together(made),
-            self.model.ideal,
-            self.model.settings.queue_pairs,
-        )
+        whole, ideal = together(made), self.model.ideal
         routes = find_routes(ideal, whole.source, whole.destination, whole.label)
         if not (routes.links >= ideal.first["nic"]).any():
             return _Gang(lanes, None)
         hops_s = float(routes.latency_s.max())
-        fluid = NetworkChoice("flow", queue_pairs=queue_pairs)
-        moving_s = float(play(ideal, whole, _UNIT_BYTES, fluid).end_s.max()) - hops_s
-        parts = split(whole, self.model.network.planes * queue_pairs)
-        return _Gang(lanes, parts, moving_s / _UNIT_BYTES, hops_s)
+        parts = split(whole, self.model.network.planes * self.model.settings.queue_pairs)
+        return _Gang(lanes, parts, (takes_s - hops_s) / _UNIT_BYTES, hops_s)
 
     def _message(self, key: tuple[object, ...], gang: _Gang, part: _TaskPart) -> int:
         """The message that takes ``piece.seconds`` where nothing is shared."""
@@ -360,7 +368,7 @@ class _Build:
     def _send(
         self, stage: int, to: int, boundary_of: int, lane: int, seconds: float
     ) -> tuple[int, int]:
-        """A transfer between stages: the sending, then what gathers it on arrival."""
+        """A transfer between stages: the sending, then what is done about it on arrival."""
         boundary = self.of.boundaries[boundary_of]
         gang = self._sending(stage, to, lane)
         if gang.made is None or not boundary_crosses_domain(self.job)[boundary_of]:
@@ -372,33 +380,41 @@ class _Build:
         return node, self._gathered(boundary, node)
 
     def _gathered(self, boundary: Boundary, node: int) -> int:
-        if boundary.gather_price is None:
+        if not boundary.arrived_s:
             return node
-        after = self.add(boundary.gather_price.seconds)
+        after = self.add(boundary.arrived_s)
         self.edges.append((node, after))
         return after
 
     def _sending(self, stage: int, to: int, lane: int) -> _Gang:
         key = (stage, to, lane)
         if key not in self.sends:
-            ranks = np.arange(self.lane_ranks) + lane * self.lane_apart
-            source, there = ranks + stage * self.stage_apart, ranks + to * self.stage_apart
-            self.sends[key] = _Gang((lane,), None)
-            if self.congestion.covers("pp"):
-                pairs = list(zip(source.tolist(), there.tolist(), strict=True))
-                self.sends[key] = self._pairs(lane, transfers(pairs, 1.0))
+            for number, gang in enumerate(self._pairs(stage, to)):
+                self.sends[(stage, to, number)] = gang
         return self.sends[key]
 
-    def _pairs(self, lane: int, made: Transfers) -> _Gang:
-        """As ``_gang``, of equal transfers between pairs: as long as their fullest link takes."""
-        ideal, settings = self.model.ideal, self.model.settings
-        parts = split(made, self.model.network.planes * settings.queue_pairs)
-        routes = find_routes(ideal, parts.source, parts.destination, parts.label)
-        if not (routes.links >= ideal.first["nic"]).any():
-            return _Gang((lane,), None)
-        carried = np.bincount(*crossings(routes, parts.share), ideal.num_links)
-        unit_s = float((carried / ideal.rate_bytes_per_s).max())
-        return _Gang((lane,), parts, unit_s, float(routes.latency_s.max()))
+    def _pairs(self, stage: int, to: int) -> list[_Gang]:
+        """As ``_gangs``, of every lane's equal transfers between two stages: as long as their
+        fullest link takes, with those of all lanes at once."""
+        if not self.congestion.covers("pp"):
+            return [_Gang((lane,), None) for lane in range(self.lanes)]
+        ideal, ways = self.model.ideal, self.model.network.planes * self.model.settings.queue_pairs
+        of_lanes = np.arange(self.lanes)[:, None] * self.lane_apart + np.arange(self.lane_ranks)
+        ends = of_lanes.reshape(-1, 1) + np.array([stage, to]) * self.stage_apart
+        made = split(transfers(ends, 1.0), ways)
+        routes = find_routes(ideal, made.source, made.destination, made.label)
+        carried = np.bincount(*crossings(routes, made.share), ideal.num_links)
+        busy_s = np.where(routes.links >= 0, (carried / ideal.rate_bytes_per_s)[routes.links], 0.0)
+        found = []
+        for lane, rows in enumerate(np.split(np.arange(len(made)), self.lanes)):
+            gang = _Gang((lane,), None)
+            if np.any(routes.links[rows] >= ideal.first["nic"]):
+                own = (made.source[rows], made.destination[rows], made.share[rows])
+                of = Transfers(*own, made.label[rows])
+                hops_s = float(routes.latency_s[rows].max())
+                gang = _Gang((lane,), of, float(busy_s[rows].max()), hops_s)
+            found.append(gang)
+        return found
 
     def _join(self, stage_of: Ints) -> None:
         """Order of streams, and the dependencies between tasks."""

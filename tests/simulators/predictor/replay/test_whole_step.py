@@ -24,6 +24,7 @@ from trainscout.simulators.predictor.network.together.activities import Activiti
 from trainscout.simulators.predictor.network.together.play import PlayedTogether, play_together
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.whole_step import WholeStep, whole_step
 from trainscout.simulators.predictor.workload.megatron import build_workload
@@ -37,6 +38,12 @@ SHORT = replace(
     model=replace(LLAMA.model, num_layers=4),
     training=replace(LLAMA.training, global_batch_size=64),
 )
+
+
+def _sharing_nics(of: Question, nics: int) -> Question:
+    return replace(of, cluster=replace(of.cluster, nics_per_node=nics))
+
+
 OVERLAPPED = Recipe(
     tp=2, sp=True, pp=2, recompute="full", overlap_grad_reduce=True, overlap_param_gather=True
 )
@@ -44,6 +51,10 @@ JOBS = [
     *(LLAMA.job(recipe) for recipe in (*RECIPES, OVERLAPPED)),
     EXPERTS.job(replace(MIXTRAL, etp=2, tp=2, sp=True, pp=1)),
     EXPERTS.job(MIXTRAL),
+    # A NIC of two or four GPUs, as prices count it.
+    _sharing_nics(LLAMA, 4).job(RECIPES[0]),
+    _sharing_nics(LLAMA, 2).job(Recipe(recompute="full", zero_stage=3, dp_shard=8)),
+    _sharing_nics(EXPERTS, 2).job(MIXTRAL),
 ]
 
 
@@ -56,7 +67,7 @@ def played(job: Job, fabric: Any, **choice: Any) -> WholeStep:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_a_network_on_which_nothing_is_shared_costs_nothing(job: Job) -> None:
-    """One GPU sends at a time over each NIC, and nothing else limits."""
+    """Over each NIC sends what prices have sent over it, and nothing else limits."""
     found = played(job, FULL)
     assert found.reached == 1
     for seconds in (found.priced_s, found.apart_s):
@@ -69,6 +80,18 @@ def test_ports_of_a_nic_each_send_their_part_between_stages(queue_pairs: int) ->
     found = played(job, replace(FULL, planes=2), queue_pairs=queue_pairs)
     (between,) = [each for each in found.slowdowns if each.communicator == "pp"]
     assert between.together_s == pytest.approx(between.alone_s, rel=1e-6)
+
+
+def test_what_a_host_waits_before_it_looks_shares_no_link() -> None:
+    recipe = Recipe(tp=2, sp=True, pp=2, recompute="full")
+    plain, polls = (
+        replace(LLAMA, framework=replace(LLAMA.framework, p2p_poll_s=poll_s)).job(recipe)
+        for poll_s in (0.0, 0.5)
+    )
+    found = [played(each, HALF) for each in (plain, polls)]
+    late_s = [each.apart_s - each.alone_s for each in found]
+    assert late_s[0] > 0.01
+    assert late_s[1] == pytest.approx(late_s[0], rel=0.2)
 
 
 def test_what_has_one_dimension_shares_with_nobody() -> None:
