@@ -173,10 +173,11 @@ def _compare(call: Call) -> Sequence[Shadow | None]:
     many = [t for t, _ in pairs if t.dtype is not torch.bool and t.numel() > 1]
     by_one = len(many) == 2 and many[0].shape == many[1].shape
     whole = len(many) == 1 and not many[0].is_floating_point()
-    if not same and (by_one or (whole and isinstance(other, int))):
+    if (not same and by_one) or (whole and isinstance(other, int) and (not same or other < 0)):
         # Numbers seldom meet one by one: weights and what they were before a reset, the two ends
         # of edges, of which few are loops, or tokens that were generated and the one that pads.
-        return [filled(call.results[0], True, Grade.EXPECTED)]
+        # Nor are any the negative number that marks what is left out: -100 among labels.
+        return [filled(call.results[0], not same, Grade.EXPECTED)]
     return [None]
 
 

@@ -394,6 +394,11 @@ def test_whole_numbers_that_nobody_knows_differ_one_by_one() -> None:
         ends = 63 + (edges != 2).sum(1)
         assert rank.read(ends) == [1063, 1063]
         assert rank.grade(ends) == "expected"
+        # None is the negative number that marks a label as ignored: no batch is skipped.
+        ignored = edges == -100
+        assert rank.read(ignored.all()) is False
+        assert rank.read(ignored.sum()) == 0
+        assert rank.grade(ignored.all()) == "expected"
     assert kept.shape == (2, 1000)
     assert halved.shape == (2, 500)
     assert [size.grade for size in rank.sizes] == ["expected"] * 2
