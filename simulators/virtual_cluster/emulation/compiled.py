@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 from torch.nn.attention import register_flash_attention_impl
 from torch.overrides import handle_torch_function, has_torch_function
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from trainscout.simulators.virtual_cluster.traces.events import Begin, End, Event
 from trainscout.simulators.virtual_cluster.traces.fused import ASIDE
@@ -268,6 +268,8 @@ def _patch_functions(state: RankState) -> None:
 
 
 def _marker(state: RankState) -> Callable[[Any, str], Any]:
+    inside = threading.local()
+
     def marked(function: Any, name: str) -> Any:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -284,9 +286,65 @@ def _marker(state: RankState) -> Callable[[Any, str], Any]:
                 state.recorder.emit(End("fused"))
                 state.backward.made(first, torch.autograd._get_sequence_nr(), name)
 
-        return run
+        @functools.wraps(function)
+        def outermost(*args: Any, **kwargs: Any) -> Any:
+            if getattr(inside, "another", False):
+                return run(*args, **kwargs)
+            inside.another = True
+            try:
+                return _handed_out(run(*args, **kwargs), tree_leaves((args, kwargs)))
+            finally:
+                inside.another = False
+
+        return outermost
 
     return marked
+
+
+class _HandedOut(torch.autograd.Function):
+    """What a compiled function returns, of which its backward pass takes a gradient each."""
+
+    @staticmethod
+    def forward(ctx: Any, zeros: dict[int, Any], *made: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.zeros, ctx.made = zeros, [(each.shape, each.dtype, each.device) for each in made]
+        return tuple(each.detach() for each in made)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        for place, (shape, dtype, device) in enumerate(ctx.made):
+            if gradients[place] is None:
+                ctx.zeros[place] = torch.zeros(shape, dtype=dtype, device=device)
+        return None, *(ctx.zeros.get(place, each) for place, each in enumerate(gradients))
+
+
+def _used(zeros: dict[int, Any], place: int, *_: Any) -> None:
+    zeros.pop(place, None)
+
+
+def _handed_out(returned: Any, given: list[Any]) -> Any:
+    """What a compiled function returned, so that a gradient is made, in zeros, of each part that
+    has none: a graph of AOTAutograd's has all of them among its inputs, to which it adds nothing
+    in place (PyTorch 2.13)."""
+    known, (leaves, form) = {id(each) for each in given}, tree_flatten(returned)
+    own = {
+        id(each): place
+        for place, each in enumerate(leaves)
+        if isinstance(each, torch.Tensor) and each.grad_fn is not None and id(each) not in known
+    }
+    if len(own) < 2:
+        return returned
+    zeros: dict[int, Any] = {}
+    for index, at in enumerate(own.values()):
+        node = leaves[at].grad_fn
+        # What only passes on a sum with the zeros is fused with it.
+        while node.name().endswith(("ViewBackward0", "ToCopyBackward0")):
+            node = node.next_functions[0][0]
+        node.register_hook(functools.partial(_used, zeros, index))
+    made = _HandedOut.apply(zeros, *(leaves[at] for at in own.values()))
+    for at, each in zip(own.values(), made, strict=True):
+        leaves[at] = each
+    return tree_unflatten(leaves, form)
 
 
 def _counted(function: Any) -> Any:
