@@ -120,6 +120,9 @@ class Framework:
     recompute_stops_early: bool = False
     """A recomputed layer's last product, which no gradient reads, is not made again (PyTorch's
     non-reentrant checkpoints since 2.1, JAX)."""
+    saves_each_product: bool = False
+    """Recomputation by operations keeps what every product makes, not every second, and none that
+    only the next layer reads (TorchTitan's ``experiments/graph_trainer/memory_policy.py``)."""
     fused_wgrad: bool = True
     """Weight gradients are added into the fp32 main gradient by the GEMM itself."""
     wgrad_placeholders: bool = True

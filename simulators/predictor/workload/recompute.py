@@ -97,14 +97,21 @@ def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:
 
 def _by_operation(shard: Shard, part: Part) -> Part:
     """Of a gated layer's seven products the query, value, gate and down projections are kept; of
-    six without a gate the query, value and first of the MLP."""
+    six without a gate the query, value and first of the MLP; all but what the next layer begins
+    with where ``saves_each_product``."""
     keeps_products = _keeps_products(shard)
+    every = keeps_products and shard.saves_each_product
     kept_tags = {*_KEPT_OF_OPERATIONS, *(("q", "v") if keeps_products else ())}
     if not copies_attention_output(shard):
         kept_tags.add("attention_output_input")
     dropped = [tensor.tag for tensor in part.saved if tensor.tag not in kept_tags]
     saved, rerun = list(part.saved), [_again(shard, op) for op in part.forward]
-    if part.module == "mlp" and keeps_products:
+    if every:
+        dropped = [tag for tag in dropped if tag != "k" and not tag.endswith("fc1_output")]
+        if part.module == "attn_out":
+            made = shard.tokens * shard.model.hidden_size * shard.element_bytes
+            saved.append(Alloc("attention_projected", made))
+    elif part.module == "mlp" and keeps_products:
         first = next(tensor for tensor in part.saved if tensor.tag.endswith("fc1_output"))
         gated = shard.model.gated_mlp
         kept = first.bytes // (2 if gated else 1)
@@ -135,6 +142,8 @@ def _again(shard: Shard, op: Op) -> Op | None:
         # What the last one made is the next layer's input.
         return None if op.name == "fc2_fwd" else op
     if isinstance(op, Gemm):
+        if shard.saves_each_product:
+            return None
         if match := _APART.match(op.name):
             return op if int(match[1]) % 2 else None
         kept = {

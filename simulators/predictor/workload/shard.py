@@ -112,6 +112,7 @@ class Shard:
     pads_vocabulary: bool
     writes_gelu: bool
     recompute_stops_early: bool
+    saves_each_product: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     accumulates: bool

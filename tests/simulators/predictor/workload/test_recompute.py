@@ -56,6 +56,16 @@ def test_per_operation_policy_of_a_llama_layer() -> None:
     assert not any(isinstance(op, Attention) and op.pass_ == "fwd" for op in backward.ops)
 
 
+def test_per_operation_policy_that_keeps_each_product() -> None:
+    # Besides the key, output and up products; not the down one, which the next layer begins with.
+    training = {"saves_each_product": True}
+    forward, backward = blocks(LLAMA_8B, "operations", training=training)
+    per_token = 2 * (4096 + 4096 + 2 * 1024 + 4096 + 4096 + 2 * 14336) + 4 * 32
+    assert forward.saved_bytes == per_token * 8192
+    plain = layer_blocks(Shard.of(make_job(LLAMA_8B)), DENSE_LAYER, "none")[1]
+    assert flops(backward) == flops(plain)
+
+
 def test_per_operation_policy_keeps_no_product_of_four_bits() -> None:
     # The layer's input, attention's output, and one fp32 statistic a head; all but the down
     # projection, whose output is the next layer's input, run again.
