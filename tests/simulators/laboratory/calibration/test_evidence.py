@@ -1,6 +1,7 @@
 """What calibrating is worth, on publications that are made up."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from trainscout.simulators.predictor.uncertainty.factors import SHARES
 from trainscout.simulators.predictor.uncertainty.posterior import (
     KINDS,
     Columns,
+    Prior,
+    log_density,
     published_prior,
     traits_of,
 )
@@ -70,6 +73,29 @@ def test_one_run_speaks_for_nothing_and_too_few_are_not_tried(published, monkeyp
     assert alone.applied == 0
     assert alone.after == alone.before
     assert of(published, "slower", RUNS - 2, monkeypatch) is None
+
+
+def test_a_prior_is_judged_by_how_probable_it_makes_the_others(published, monkeypatch):
+    """Of each prior, also where what was worked out for another one is taken."""
+    judge = {}
+
+    def minimize(loss, start, **_):
+        judge["loss"] = loss
+        return SimpleNamespace(x=start)
+
+    monkeypatch.setattr("scipy.optimize.minimize", minimize)
+    groups = list(published.groups().values())
+    start = np.log(astuple(evidence.fit_prior(published.runs, published.errors, groups)))
+    for moved in np.vstack([np.zeros(8), np.eye(8)]):
+        prior, logs = Prior(*np.exp(start + moved)), []
+        for draw in evidence.drawn(groups):
+            known, means, variances = evidence.conditioned(
+                prior, published.runs, published.errors, draw.known, draw.others
+            )
+            own = log_density(published.errors[draw.others][:, None] - means, variances)
+            logs += [*np.logaddexp.reduce(own + known.log_weights[..., None], 1).mean(axis=1)]
+        expected = evidence._PULL * moved.sum() - np.mean(logs)
+        assert judge["loss"](start + moved) == pytest.approx(expected, rel=1e-9)
 
 
 def test_setups_are_runs_of_one_gpu_software_and_model(published):
