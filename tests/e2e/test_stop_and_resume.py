@@ -4,12 +4,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.e2e.commands import ROOT, SMALL, SMALLEST, command, environment, files_in, run
+from tests.e2e.commands import SMALL, SMALLEST, command, environment, files_in, run
+from tests.warm.session import run_python
 
 # Too long to end by itself before the signal.
 ENDLESS = [*SMALL[:3], "executor.n_jobs=2", "tracking=none", "search.patience=null"]
@@ -126,13 +126,7 @@ def test_a_full_disk_costs_no_answer(tmp_path):
         "sys.exit(main(['optimize', *sys.argv[1:]]))\n"
     )
     arguments = [*SMALLEST, "tracking=none", "search.n_trials=8", "launch.directory=null"]
-    done = subprocess.run(
-        [sys.executable, "-c", limited, *arguments],
-        cwd=tmp_path,
-        env=environment() | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = run_python("-c", limited, *arguments, cwd=tmp_path, environment=environment())
     assert done.returncode == 5, done.stderr
     assert "tp" in done.stdout
     stated = "error: not all results are written: report.txt: No space left on device\n"
