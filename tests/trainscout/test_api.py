@@ -249,7 +249,7 @@ def test_a_front_of_two_objectives(small):
 
 def test_nothing_fits():
     asked = ts.question("gpt175b", "h100_64", num_nodes=1)
-    result = ts.search(asked, search="exact", executor="serial")
+    result = ts.search(asked, space="maya_table3", search="exact", executor="serial")
     assert result.best is None
     assert result.to_frame().empty
     assert "nothing fits" in repr(result)
