@@ -11,6 +11,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 import trainscout.conf
+from trainscout.commands.hydra_setup import prepare_hydra
 from trainscout.conf.schema import structured
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
@@ -59,10 +60,16 @@ def extra(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def composed(tmp_path: Path, extra: Path) -> Iterator[Compose]:
+@pytest.fixture(scope="session")
+def prepared() -> None:
+    """Hydra with our schemas, reading YAML as it does for commands."""
+    prepare_hydra()
     schema = {group: structured(cls) for group, cls in DECLARATIONS.items()}
     ConfigStore.instance().store(name="tests_schema", node=OmegaConf.create(schema))
+
+
+@pytest.fixture
+def composed(prepared: None, tmp_path: Path, extra: Path) -> Iterator[Compose]:
     (tmp_path / "config.yaml").write_text(PRIMARY.format(extra=extra))
     with initialize_config_dir(str(tmp_path), version_base="1.3"):
         yield lambda *overrides: compose("config", overrides=list(overrides))

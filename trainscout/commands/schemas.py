@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,6 +161,7 @@ _OUTPUT = {
 """What every command is told about its output; ``commands.output_choice`` has the choices."""
 
 
+@functools.cache
 def register_commands(command: str | None = None) -> None:
     """Make the schema of one command, or of every one, known to Hydra."""
     store = ConfigStore.instance()
