@@ -278,6 +278,8 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--mamba-num-groups", _scan("groups")),
     Setting("--num-experts", "model.moe.num_experts"),
     Setting("--moe-router-topk", "model.moe.top_k", default=2),
+    # Of one expert the softmax is 1 whatever the router says, which it refuses.
+    Setting("--moe-router-pre-softmax", lambda job: value_at(job, "model.moe.top_k") == 1),
     Setting("--moe-ffn-hidden-size", "model.moe.ffn_hidden_size"),
     Setting("--moe-latent-size", "model.moe.latent_size"),
     Setting(

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import warnings
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import assume, given
 
 from tests.reports.dialects.jobs import jobs
 from tests.reports.dialects.megatron_parser import parser, table
+from tests.samples import MOE_MODEL
+from tests.simulators.jobs import make_job
 from trainscout.reports.dialects import megatron_zero_bubble
 from trainscout.reports.dialects.megatron_lm import settings_of
 from trainscout.reports.dialects.setting import command_options
@@ -123,6 +126,12 @@ def test_megatron_core_accepts_what_is_called_possible(job):
     config = transformer_config(args)
     assert (config.virtual_pipeline_model_parallel_size or 1) == job.recipe.vpp
     check_optimizer(args)
+
+
+def test_tokens_may_go_to_one_expert():
+    pytest.importorskip("megatron.core")
+    model = replace(MOE_MODEL, moe=replace(MOE_MODEL.moe, top_k=1))
+    assert transformer_config(parsed(make_job(model))).moe_router_pre_softmax
 
 
 @given(jobs())
