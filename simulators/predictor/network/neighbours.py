@@ -34,7 +34,8 @@ class Neighbour:
     busy: float = 1.0
     """The share of the time in which it communicates."""
     placed: str = "between"
-    """``between`` spreads its nodes evenly between ours; ``after`` puts them behind ours."""
+    """``between`` spreads its nodes evenly between ours, which then stand further apart than
+    without it; ``after`` puts them behind ours, which stay where they are."""
 
     def check(self, field: str) -> None:
         """Refuse what is no job."""
