@@ -202,7 +202,9 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
         unnamed = [module for module in named if not _can_recompute(job, module)]
         if unnamed:
             missing.append(f"recompute_modules={'+'.join(sorted(unnamed))}")
-    whole_copy = job.precision == "bf16" and not job.framework.master_remainders
+    # In 8 and 4 bits, too, --bf16 stands.
+    halves = job.precision not in ("fp32", "tf32", "fp16")
+    whole_copy = halves and not job.framework.master_remainders
     if job.optimizer == "adam_bf16" and whole_copy:
         instead = "recipe.optimizer_states=bf16 keeps what weights lack of it, as here"
         missing.append(f"optimizer=adam_bf16 with a whole fp32 copy of weights ({instead})")

@@ -92,6 +92,7 @@ def test_megatron_lm(tmp_path_factory, shipped, data):
     software = read.question.framework
     # Said only where they mean something.
     unsaid = {} if shape.moe else {"fused_router": job.framework.fused_router}
+    unsaid |= {} if shape.position == "rope" else {"fused_rope": job.framework.fused_rope}
     unsaid |= {} if job.recipe.vpp > 1 else {"overlap_p2p": job.framework.overlap_p2p}
     assert replace(software, **unsaid) == job.framework
 
