@@ -33,6 +33,7 @@ _LINKING = "transformer_engine.common"
 _ONLY_BUILDING = {"NVTE_PROJECT_BUILDING": "1", "NVTE_RELEASE_BUILD": "0"}
 # Whose compiled part is emulated, from which version on: it was another one before.
 OWN = {"apex": 0, "flash_attn": 2, "transformer_engine": 2, "xformers": 0}
+_LISTED = "efficient_attention_forward_cutlass"
 _COMPILED = Path(__file__).parent / "extension" / "surface.py"
 
 
@@ -112,6 +113,7 @@ class _Own(Loader):
         # What a build of xformers without CUDA lacks is emulated.
         if "_built_with_cuda" in vars(module):
             vars(module)["_built_with_cuda"] = True
+            _declare_listed()
         # Some code paths are only for plain tensors: ``type(query) in (torch.Tensor, ...)``.
         module.__dict__.setdefault("type", _Type)
         torch = sys.modules.get("torch")
@@ -120,6 +122,14 @@ class _Own(Loader):
                 _run_inside(value)
             elif torch is not None and getattr(value, "__bases__", ()) == (torch.Tensor,):
                 _answer_above(value)
+
+
+def _declare_listed() -> None:
+    """Name the operator of xformers' library that scripts list as not to be recomputed (Meta
+    Lingua and what was made of it): that of 0.0.28 has it, though its Python does not call it."""
+    torch = sys.modules["torch"]
+    if not hasattr(torch.ops.xformers, _LISTED):
+        torch.library.define(f"xformers::{_LISTED}", "() -> ()")
 
 
 def _answer_above(kind: Any) -> None:

@@ -140,6 +140,8 @@ def test_own_python_finds_what_another_package_compiles(
     assert callable(flash.fwd)
     assert callable(flash.varlen_bwd)
     assert importlib.import_module("xformers.common")._built_with_cuda
+    # Scripts list it as not to be recomputed.
+    assert torch.ops.xformers.efficient_attention_forward_cutlass.default
 
 
 def test_versions_before_two_are_not_there(
