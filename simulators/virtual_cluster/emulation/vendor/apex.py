@@ -67,6 +67,16 @@ def fused_rms_norm_affine(
     return out, [out if memory_efficient else input, weight, rsigma], gradient
 
 
+def fused_rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    eps: float = 1e-6,
+    memory_efficient: bool = False,
+) -> Tensor:
+    """RMS norm without weights, as PyTorch's own kernel has it."""
+    return nn.functional.rms_norm(input, normalized_shape, eps=eps)
+
+
 @differentiable
 def _fast_layer_norm(
     x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, memory_efficient: bool = False

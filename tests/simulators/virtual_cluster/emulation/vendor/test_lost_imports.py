@@ -56,5 +56,7 @@ def test_what_libraries_guard_is_kept_of_emulated_packages_alone(
 ) -> None:
     text = SCRIPT.replace("LIBRARY", "rotary_emb")
     exec(compile(text, f"{tmp_path}/site-packages/library.py", "exec"), {})
+    # What libraries of models guard is there.
+    exec("from apex.normalization.fused_layer_norm import fused_rms_norm", {})
     # One that is asked to be absent is no surprise.
     assert [name for name, _ in lost_imports()] == ["apex.contrib.nobody"]
