@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import linecache
+import re
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 from .vendor.lost_imports import is_own_file
 from .vendor.packages import needs_own_python
@@ -51,6 +53,8 @@ _NAMES = {
     "yaml": "PyYAML",
     "zmq": "pyzmq",
 }
+# Several projects share these: the second part of a module's name says which.
+_SHARED = ("backports", "jaraco", "ruamel", "zope")
 
 
 def own_python(error: BaseException) -> str | None:
@@ -78,14 +82,20 @@ def how_to_install(error: BaseException) -> str | None:
     while raised is not None and not (isinstance(raised, ModuleNotFoundError) and raised.name):
         before = None if raised.__suppress_context__ else raised.__context__
         raised = raised.__cause__ or before
-    if raised is None or not _is_missing(name := str(raised.name).partition(".")[0]):
+    if raised is None or not _is_missing(name := _project(str(raised.name))):
         return None
+    for folder in (Path.cwd(), Path.cwd() / "src"):
+        if (folder / name / "__init__.py").is_file():
+            # Of the registry it would be another one.
+            return f"{name} is the script's own: run with PYTHONPATH={folder}"
     files = dict.fromkeys(
         frame.f_code.co_filename for frame, _ in traceback.walk_tb(raised.__traceback__)
     )
     asked = (each for file in files if is_own_file(file) for each in _imported(file))
     names = dict.fromkeys([name, *(each for each in asked if _is_missing(each))])
-    packages = " ".join(_NAMES.get(each, each.replace("_", "-")) for each in names)
+    if any(each.startswith(f"{name}.") for each in names):
+        del names[name]
+    packages = " ".join(_NAMES.get(each, re.sub("[_.]", "-", each)) for each in names)
     verb = "is" if len(names) == 1 else "are"
     return f"{', '.join(names)} {verb} not installed: {sys.executable} -m pip install {packages}"
 
@@ -98,9 +108,15 @@ def _imported(file: str) -> Iterator[str]:
         return
     for each in body:
         if isinstance(each, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in each.names)
+            yield from (_project(alias.name) for alias in each.names)
         elif isinstance(each, ast.ImportFrom) and not each.level:
-            yield (each.module or "").partition(".")[0]
+            yield _project(each.module or "")
+
+
+def _project(module: str) -> str:
+    """As much of a module's name as says what to install."""
+    parts = module.split(".")
+    return ".".join(parts[: 1 + (parts[0] in _SHARED)])
 
 
 def _is_missing(name: str) -> bool:
@@ -108,5 +124,8 @@ def _is_missing(name: str) -> bool:
         return False
     try:
         return importlib.util.find_spec(name) is None
-    except (ImportError, ValueError):
+    except ValueError:
         return False
+    except ModuleNotFoundError:
+        # Of one that is shared nothing is there.
+        return True

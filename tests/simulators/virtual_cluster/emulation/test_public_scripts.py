@@ -411,13 +411,15 @@ optimizer.step()
         ("import nothing_of_it", 1, "-m pip install nothing-of-it\n"),
         ("import cv2_of.it, yaml", 1, "-m pip install cv2-of\n"),
         ("import nothing_of_it, yaml\nfrom more_of.it import c", 1, "nothing-of-it more-of\n"),
+        ("import zope.b_of.it", 1, "-m pip install zope-b-of\n"),
         ("try:\n    import b_of\nexcept ImportError:\n    raise ValueError", 1, "install b-of\n"),
         ("import torch.nothing", 1, "No module named 'torch.nothing'"),
         ("from torch import nothing", 1, "the script went on without "),
     ],
     ids=[
         *("other kernels", "fails later", "fails by another import", "lacks a package"),
-        *("lacks a module", "lacks two", "says so itself", "lacks a part", "lacks a name"),
+        *("lacks a module", "lacks two", "lacks a project's part", "says so itself"),
+        *("lacks a part", "lacks a name"),
     ],
 )
 def test_a_guarded_import_that_failed_is_named(
@@ -474,7 +476,12 @@ def test_replays_of_a_graph_launch_what_was_captured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "package"), [("fla.ops", "flash-linear-attention"), ("some_other", "some-other")]
+    ("module", "package"),
+    [
+        ("fla.ops", "flash-linear-attention"),
+        ("some_other", "some-other"),
+        ("jaraco.text.layouts", "jaraco-text"),
+    ],
 )
 def test_packages_that_are_named_otherwise(
     monkeypatch: pytest.MonkeyPatch, module: str, package: str
@@ -483,3 +490,13 @@ def test_packages_that_are_named_otherwise(
     line = how_to_install(ModuleNotFoundError("", name=module))
     assert line is not None
     assert line.endswith(f"-m pip install {package}")
+
+
+def test_what_the_script_brings_itself_is_not_looked_for_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "src" / "own_trainer").mkdir(parents=True)
+    (tmp_path / "src" / "own_trainer" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    line = how_to_install(ModuleNotFoundError("", name="own_trainer.data"))
+    assert line == f"own_trainer is the script's own: run with PYTHONPATH={tmp_path / 'src'}"
