@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 
 from tests.pruning.questions import jobs
-from tests.simulators.jobs import LLAMA, make_job
+from tests.simulators.jobs import LLAMA, MOE, make_job
 from trainscout.pruning.equivalence import RULES, canonical, canonicalize
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.tuning import Distillation
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
@@ -128,3 +129,9 @@ def test_breadth_first_stays_where_1f1b_needs_more_micro_batches():
     assert why_invalid(job) is None
     assert why_invalid(make_job(**given_)) is not None
     assert canonical(job) == job.recipe
+
+
+def test_a_teachers_experts_have_the_dispatcher_that_a_recipe_names():
+    taught = {"distillation": Distillation(MOE)}
+    assert canonical(make_job(LLAMA, moe_dispatcher="deepep", training=taught)).moe_dispatcher
+    assert not canonical(make_job(LLAMA, moe_dispatcher="deepep")).moe_dispatcher

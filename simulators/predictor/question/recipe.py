@@ -98,10 +98,11 @@ class Recipe(Numerics, Pipeline, Sharding, Recomputation, Parallelism):
         topic="experts",
         detail_of=("ep",),
         canonical=Canonical(
-            "it is the model's when left out, if that has experts",
+            "it is the model's when left out, if that or its teacher has experts",
             (),
-            lambda job: (
-                job.model.moe is None or job.recipe.moe_dispatcher == job.model.moe.dispatcher
+            lambda job: all(
+                of.model.moe is None or job.recipe.moe_dispatcher == of.model.moe.dispatcher
+                for of in (job, job.reference or job)
             ),
         ),
         search=(None, "deepep"),
