@@ -3,8 +3,9 @@
 To be run whenever predictions of memory have changed: the table it writes is what the bands come
 from. Three kinds of evidence enter: memory that was measured says how far off the prediction was,
 a run that ran that it was at most so far off, a layout that failed that it was at least so far off
-(``_FOR_MEMORY`` of them). That a run ran says so only where its publication lists what failed:
-others print nothing else. Runs of blind tests are among them, which say what a stranger gets.
+(``_FOR_MEMORY`` of them), unless something else explains its failure. That a run ran says so only
+where its publication lists what failed: others print nothing else. Runs of blind tests are among
+them, which say what a stranger gets.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ from .published.rows import TRUSTED, Row, read_rows
 FAILED_LAYOUTS = DATA / "failed_layouts.csv"
 SWEPT_RUNS = DATA / "ultrascale_runs.csv"
 _LAYOUT = {"num_gpus", "tp", "pp", "dp", "cp", "ep", "micro_batch", "recompute"}
+# What besides must be equal for two rows to be one layout; a blank degree is 1.
+_TRAINING = {"gpu", "model", "seq_len", "global_batch", "dist_optimizer", "dtype"}
 # Layouts fail for other reasons too, and what ran may have run otherwise than it says.
 _FOR_MEMORY = 0.95
 # Needs farther from the capacity than this, as a logarithm, say nothing of how predictions err.
@@ -83,17 +86,33 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     check_output("--output", options.output, [*options.runs, options.failed])
     declarations = shipped_declarations()
-    failed, found = read_rows(options.failed), []
+    failed, ran, found = read_rows(options.failed), list[Row](), list[Evidence]()
     for path in options.runs:
         rows = read_rows(path)
+        ran += rows
         found += evidence(rows, replace(declarations, curves=read_curves(rows, path.parent)))
-    found += evidence(failed, declarations, failed=True)
+    found += evidence(failed_for_memory(failed, ran), declarations, failed=True)
     spreads = fit(found)
     write_output(
         "--output", options.output, _text(spreads, found, [*options.runs, options.failed])
     )
     show_text(bands(found) + f"Written to {options.output}.\n")
     return OK
+
+
+def failed_for_memory(failed: Sequence[Row], ran: Iterable[Row]) -> list[Row]:
+    """Layouts whose failure nothing but memory explains: not those that ran too in the same
+    publication, nor those with more pipeline stages than layers."""
+    succeeded = {_question(row) for row in ran}
+    return [
+        row
+        for row in failed
+        if _question(row) not in succeeded and (row.pp or 1) <= (row.num_layers or math.inf)
+    ]
+
+
+def _question(row: Row) -> tuple[object, ...]:
+    return source_group(row), *(getattr(row, name) or 1 for name in sorted(_LAYOUT | _TRAINING))
 
 
 def evidence(

@@ -6,7 +6,15 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.laboratory.published.runs import RUN, declarations
-from trainscout.simulators.laboratory.memory import FAILED_LAYOUTS, Evidence, bands, evidence, fit
+from trainscout.simulators.laboratory.memory import (
+    FAILED_LAYOUTS,
+    SWEPT_RUNS,
+    Evidence,
+    bands,
+    evidence,
+    failed_for_memory,
+    fit,
+)
 from trainscout.simulators.laboratory.published.rows import read_rows
 
 
@@ -82,3 +90,27 @@ def test_the_layouts_that_failed_can_be_predicted() -> None:
     found = evidence(rows[::200], declarations(), failed=True)
     assert found
     assert {each.kind for each in found} == {"failed"}
+
+
+def test_layouts_whose_failure_something_else_explains_are_no_evidence_of_memory() -> None:
+    failed = replace(RUN, pp=2, cp=None, num_layers=8)
+    assert failed_for_memory([failed], []) == [failed]
+    assert failed_for_memory([failed], [replace(failed, id="ran", cp=1)]) == []
+    for other in (
+        replace(failed, tp=4),
+        replace(failed, micro_batch=4),
+        replace(failed, global_batch=4),
+        replace(failed, dist_optimizer="zero0"),
+        replace(failed, source="another sweep"),
+    ):
+        assert failed_for_memory([failed], [other]) == [failed]
+    assert failed_for_memory([replace(failed, pp=9)], []) == []
+    assert failed_for_memory([replace(failed, pp=8)], []) != []
+
+
+def test_of_the_sweep_the_layouts_that_ran_too_and_those_short_of_layers_are_left_out() -> None:
+    rows, ran = read_rows(FAILED_LAYOUTS), read_rows(SWEPT_RUNS)
+    short = [row for row in rows if (row.pp or 1) > (row.num_layers or 0)]
+    assert len(short) == 52
+    assert len(rows) - len(failed_for_memory(rows, [])) == len(short)
+    assert len(rows) - len(failed_for_memory(rows, ran)) == len(short) + 13
