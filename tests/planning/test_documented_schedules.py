@@ -2,9 +2,7 @@
 
 import re
 import shlex
-import shutil
 import subprocess
-from datetime import datetime
 
 import pytest
 import yaml
@@ -13,7 +11,7 @@ from hydra import compose, initialize_config_module
 from tests.documented import ROOT, blocks
 from trainscout.commands.capacity_plan import build_capacity
 from trainscout.commands.schemas import register_commands
-from trainscout.planning.schedule import check_schedule, keep
+from trainscout.planning.schedule import check_schedule
 
 PAGE = "docs/planning.md"
 TEXT = (ROOT / PAGE).read_text("utf-8")
@@ -45,17 +43,6 @@ def check_command(command: str) -> None:
     overrides = [word for word in words[start + 2 :] if "=" in word]
     assert overrides
     build_capacity(compose("plan", overrides))
-
-
-def next_time(schedule: str) -> datetime:
-    found: list[datetime] = []
-
-    def stop(_: float) -> None:
-        raise StopIteration
-
-    with pytest.raises(StopIteration):
-        keep(schedule, lambda: False, found.append, stop)
-    return found[0]
 
 
 def test_cron_and_slurm_lines_are_mondays_at_two():
@@ -91,51 +78,3 @@ def test_the_github_workflow_is_one():
     caches = [step["with"] for step in job["steps"] if "cache" in step.get("uses", "")]
     assert {cache["path"] for cache in caches} == {"plans"}
     assert len({cache["key"] for cache in caches}) == 1
-
-
-def units() -> dict[str, str]:
-    service, timer = blocks(PAGE, "ini")
-    return {"capacity.service": service, "capacity.timer": timer}
-
-
-def test_the_service_runs_a_study():
-    (command,) = re.findall(r"^ExecStart=(.*)$", units()["capacity.service"], re.MULTILINE)
-    check_command(command)
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
-class TestSystemd:
-    def test_the_units_are_valid(self, tmp_path):
-        directory = str(tmp_path)
-        (tmp_path / ".venv/bin").mkdir(parents=True)
-        (tmp_path / ".venv/bin/trainscout").symlink_to("/bin/true")
-        for name, text in units().items():
-            assert name == "capacity.timer" or "/srv/trainscout" in text
-            (tmp_path / name).write_text(text.replace("/srv/trainscout", directory))
-        paths = [str(tmp_path / name) for name in units()]
-        done = subprocess.run(
-            ["systemd-analyze", "verify", "--man=no", *paths],
-            capture_output=True,
-            text=True,
-            env={"PATH": "/usr/bin:/bin", "SYSTEMD_LOG_LEVEL": "warning"},
-        )
-        stated = [line for line in done.stderr.splitlines() if "capacity" in line]
-        assert stated == []
-
-    def test_a_wrong_unit_would_be_found(self, tmp_path):
-        wrong = units()["capacity.service"].replace("Type=oneshot", "Type=onceonly")
-        (tmp_path / "capacity.service").write_text(wrong)
-        done = subprocess.run(
-            ["systemd-analyze", "verify", "--man=no", str(tmp_path / "capacity.service")],
-            capture_output=True,
-            text=True,
-        )
-        assert "onceonly" in done.stderr
-
-    def test_the_timer_is_when_cron_is(self):
-        (calendar,) = re.findall(r"^OnCalendar=(.*)$", units()["capacity.timer"], re.MULTILINE)
-        done = subprocess.run(
-            ["systemd-analyze", "calendar", calendar], capture_output=True, text=True, check=True
-        )
-        (shown,) = re.findall(r"Next elapse: \w+ ([\d-]+ [\d:]+)", done.stdout)
-        assert shown == f"{next_time(MONDAYS_AT_TWO):%Y-%m-%d %H:%M:%S}"
