@@ -289,7 +289,8 @@ class Framework:
     quantises_each_pass: bool = False
     """In 8 bits, weights that a rank has in 16 are quantised in every forward pass (torchao's
     float8, Transformer Engine under FSDP1 and in JAX), not once a step into copies that stay
-    (under Megatron-Core)."""
+    (under Megatron-Core). Of weights that are kept in 8 no transposed copy stays
+    (``disable_parameter_transpose_cache``)."""
     fuses_casts: bool = False
     """8-bit operands whose scales are known beforehand (``fp8``) are written by the kernels that
     make the tensors."""

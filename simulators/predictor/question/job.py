@@ -169,9 +169,13 @@ class Job:
     def keeps_quantised(self) -> bool:
         """Whether weights of linear layers are kept and gathered in the 8 or 4 bits in which they
         are multiplied (``recipe.fp8_param_gather``): by a sharded optimizer, and one on the host
-        only where scales are delayed."""
+        only where scales are delayed. Frozen ones, beside adapters, no optimizer updates (NeMo's
+        ``fp8_params``, which makes the model so whatever the optimizer)."""
         recipe = self.recipe
-        if recipe.zero_stage == 0 or (recipe.optimizer_offload and self.precision != "fp8"):
+        updated = self.training.lora is None
+        if (updated and recipe.zero_stage == 0) or (
+            recipe.optimizer_offload and self.precision != "fp8"
+        ):
             return False
         return self.precision in self.framework.fp8_param_gather
 

@@ -84,6 +84,7 @@ def test_what_narrows_or_negates_is_read_first():
     assert recipe.says("router_fusion", "no")
     assert recipe.says("rope_fusion", "no")
     assert recipe.says("moments", "bf16")
+    assert statement(notes="FP8 params; no transpose cache").says("transposes", "no")
     assert statement(notes="no flash-linear-attention").says("delta_rule", "rows")
     for words, schedule in (
         ("zero-bubble schedule", "zb-h1"),

@@ -11,6 +11,7 @@ from tests.simulators.jobs import MOE, TINY, make_job
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.memory.static import static_of
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.workload.data_parallel import Transfer, gather_parameters
 from trainscout.simulators.predictor.workload.ir import Collective, Streaming
@@ -113,3 +114,13 @@ def test_what_cannot_keep_them_so_is_refused() -> None:
     job = replace(job, framework=replace(job.framework, fp8_param_gather=("fp8",)))
     assert why_invalid(job) is None
     assert not job.keeps_quantised
+
+
+def test_frozen_weights_are_kept_so_whatever_the_optimizer_and_once_without_a_transpose() -> None:
+    job = job_of("fp8", zero_stage=0)
+    job = replace(job, training=replace(job.training, lora=Lora(rank=8)))
+    assert kept_weight_bytes(job) == 4
+    job = replace(job, framework=replace(job.framework, fp8_param_gather=("fp8",)))
+    assert kept_weight_bytes(job) == 2
+    job = replace(job, framework=replace(job.framework, quantises_each_pass=True))
+    assert kept_weight_bytes(job) == 1
