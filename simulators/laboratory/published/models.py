@@ -233,6 +233,8 @@ def _routing(row: Row, statement: Statement, assumed: list[str]) -> dict[str, An
         "dispatcher": "deepep" if preset.deepep else "alltoall",
         "load_imbalance": _load_imbalance(row, statement, assumed),
         "capacity_factor": _capacity_factor(statement, assumed),
+        # DeepEP drops what is beyond a capacity and pads nothing (Megatron-Core: _DeepepManager).
+        "pad_to_capacity": not preset.deepep,
         "experts_in_turn": in_turn and statement.says("router", "forced"),
     }
 

@@ -239,3 +239,14 @@ def test_what_a_script_leaves_on_is_read():
 def test_who_trains_gpts_without_dropout(framework, dropout):
     model = replayable(model="GPT3-175B", gated_mlp=0, framework=framework).job.model
     assert model.dropout is dropout
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "padded"), [("alltoall dispatcher", True), ("DeepEP", False)]
+)
+def test_experts_behind_deepep_are_cut_at_their_capacity_and_not_padded(dispatcher, padded):
+    cut = replace(
+        EXPERTS, framework="Megatron-LM (2025)", notes=f"{dispatcher}; capacity factor 2"
+    )
+    moe = job_of(cut, declarations()).job.model.moe
+    assert (moe.capacity_factor, moe.pad_to_capacity) == (2.0, padded)
