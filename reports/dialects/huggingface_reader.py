@@ -408,6 +408,10 @@ class HuggingFaceReader:
             changes["attention"] = "unfused"
         if training.lora is not None and self._keeps_16bit_adapters():
             changes["fp32_adapters"] = False
+        if training.lora is not None and self._any("--use_unsloth"):
+            # Its experts multiply adapters apart, and weights in 4 bits (unsloth_zoo 2026.10,
+            # temporary_patches/moe_utils.py and moe_utils_bnb4bit.py).
+            changes["stacks_experts"] = False
         # Norms, rotary positions, SwiGLU and the loss.
         liger = self._any(*_LIGER)
         layers = [part for part, names in _LIGER_LAYERS.items() if self._any(*names)]

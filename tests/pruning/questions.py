@@ -74,6 +74,7 @@ _TRAININGS = (
     {"nvfp4_hadamard": False, "module_precision": ModulePrecision(attn_out="bf16")},
     {"lora": Lora(8)},
     {"lora": Lora(8, frozen_weights="nf4_double")},
+    {"lora": Lora(8), "stacks_experts": True},
     {"lora": Lora(16, ("linear_qkv", "linear_fc2")), "packed_lengths": (16,)},
     {"dpo": Dpo()},
     {"dpo": Dpo(), "lora": Lora(8)},

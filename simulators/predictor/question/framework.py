@@ -144,6 +144,9 @@ class Framework:
     shares_expert_adapters: bool = False
     """A rank's experts share one adapter for each of their linear layers (Megatron-Bridge's
     ``share_expert_adapters``, and before 0.5 always); PEFT's and ms-swift's have one each."""
+    stacks_experts: bool = False
+    """Experts' weights are two stacked parameters (Transformers 5), to which PEFT adds what their
+    adapters make in every pass, and which bitsandbytes leaves in 16 bits."""
     fp32_beside_packed: bool = False
     """Beside frozen weights in fewer bits all else is fp32, and with it what norms and products
     make, but not under ZeRO 3 (PEFT's ``prepare_model_for_kbit_training`` and ``autocast``)."""

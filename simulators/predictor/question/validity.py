@@ -144,7 +144,7 @@ RULES: dict[str, Rule] = {
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), rules.recompute
     ),
     "packs": Rule(("framework", "micro_batch"), rules.packs),
-    "adapters": Rule(("tp", "recompute_modules", "precision"), model_rules.adapters),
+    "adapters": Rule(("framework", "tp", "recompute_modules", "precision"), model_rules.adapters),
     "teacher": Rule(
         (*_EXPERTS, "framework", "cp_comm_type", "sp", "tp_comm_overlap"), model_rules.teacher
     ),
@@ -196,8 +196,9 @@ def check_job(job: Job) -> None:
         if violation.field == "precision" and value is None:
             field, value = "training.precision", job.precision
         if violation.field == "framework" and value is None:
-            allowed = "another, as huggingface, or model="
-            raise InputError("framework", job.framework.name, violation.reason, allowed)
+            name = job.framework.name
+            allowed = f"another{', as huggingface' * (name != 'huggingface')}, or model="
+            raise InputError("framework", name, violation.reason, allowed)
         batch = job.training.global_batch_size
         if violation.field == "micro_batch" and batch % job.dp:
             allowed = f"a multiple of {job.dp}, or a larger tp, pp or cp for fewer replicas"

@@ -34,6 +34,7 @@ _TARGET = {
 _ROWS = ("linear_proj", "linear_fc2")
 """Row-parallel ones: each rank has all outputs."""
 _MARK, _NORM, _MULTIPLIED = "_lora_", "_dora_", "multiplied"
+_FOLDED = "_folded"
 
 
 def is_adapted(shard: Shard, name: str) -> bool:
@@ -240,6 +241,8 @@ def expert_adapter(
     """Of one linear layer of all experts of a rank, an adapter each, or one for all their rows;
     under expert tensor parallelism each rank has its share of the sharded dimension."""
     assert shard.lora is not None
+    if shard.stacks_experts:
+        return _stack_adapter(shard, name, groups, rows, outputs, inputs)
     if shard.shares_expert_adapters:
         groups, rows = 1, groups * rows
     rank, size, own = shard.lora.rank, shard.element_bytes, f"{name}{_MARK}"
@@ -268,6 +271,51 @@ def expert_adapter(
             Streaming(f"{own}grad_add", "elementwise", 3 * total * inputs * size),
         ],
     )
+
+
+def _stack_adapter(
+    shard: Shard, name: str, groups: int, rows: int, outputs: int, inputs: int
+) -> tuple[list[Op], list[Op]]:
+    """Of one linear layer of a rank's experts whose weights are stacked: ``W + s B A`` of all of
+    them, which are multiplied instead, and their gradient, of which the factors' are made.
+
+    PEFT 0.21 (``ParamWrapper``): one ``baddbmm`` copies ``W`` and adds to it, twice in a forward
+    pass, as registering a parametrization tries it first. What it has of a gate and its other half
+    is one adapter of both ranks.
+    """
+    assert shard.lora is not None
+    rank, dtype, size = shard.lora.rank, shard.dtype, shard.element_bytes
+    rank *= 1 + (name == "expert_fc1" and shard.model.gated_mlp)
+    own = f"{name}{_MARK}"
+    casts = _casts(shard, own, 0, groups * rank * (inputs + outputs))[1:]
+
+    def add(what: str) -> list[Op]:
+        copied = Streaming(f"{own}copy", "elementwise", 2 * groups * outputs * inputs * size)
+        sizes = outputs, inputs, rank
+        return [copied, Gemm(f"{name}{what}", *sizes, dtype, groups, "NN", accumulate=size)]
+
+    whole = expert_product(
+        shard, f"{own}stack_wgrad", (groups, rows, outputs, inputs), dtype, "NT"
+    )
+    return (
+        [*casts, *add("_tried"), *add(_FOLDED)],
+        [
+            whole,
+            Gemm(f"{own}out_wgrad", outputs, rank, inputs, dtype, groups, "TN"),
+            Gemm(f"{own}in_wgrad", rank, inputs, outputs, dtype, groups, "NT"),
+            *casts,
+        ],
+    )
+
+
+def folds(ops: Sequence[Op]) -> list[Gemm]:
+    """The products among operations that add adapters to stacked weights, once each."""
+    return [op for op in ops if isinstance(op, Gemm) and op.name.endswith(_FOLDED)]
+
+
+def folded_bytes(shard: Shard, ops: Sequence[Op]) -> list[int]:
+    """What each linear layer of stacked experts keeps of its sum until its backward pass."""
+    return [op.batch * op.m * op.n * shard.element_bytes for op in folds(ops)]
 
 
 def adapter_products(ops: tuple[Op, ...]) -> list[Gemm | GroupedGemm]:

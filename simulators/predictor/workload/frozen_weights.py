@@ -34,7 +34,8 @@ def unpacking(
     """What so many products of one input, with weights ``(outputs, inputs)`` together, need before
     them, forward and backward."""
     kept = PACKED.get(shard.frozen_weights)
-    if kept is None or name in ENDS:
+    stacked = shard.stacks_experts and name.startswith("expert_")
+    if kept is None or name in ENDS or stacked:
         return [], []
     moved = int(kept.moved * inputs * outputs)
     unpacked: list[Op] = [Streaming(f"{name}{_UNPACKED}", "cast", moved, products * kept.launches)]

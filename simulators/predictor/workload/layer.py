@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT
 from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer, Mixer
 from trainscout.simulators.predictor.question.tuning import PACKED
 
-from .adapters import adapter_products, column_input_bytes, latent_bytes, norm_bytes, norms
+from .adapters import adapter_products, column_input_bytes, folds, latent_bytes, norm_bytes, norms
 from .alternating_updates import correct_parts, laurel_part, others_part, predict_parts
 from .attention import attention_parts
 from .compressed_attention import compressed_parts
@@ -111,7 +111,8 @@ def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
         return parameters
     ops = _forward(layer_parts(shard, layer))
     magnitudes = sum(op.n for op in norms(ops))
-    return parameters + _weights(adapter_products(ops)) + LocalParameters(magnitudes)
+    stacked = sum(op.batch * op.k * (op.m + op.n) for op in folds(ops))
+    return parameters + _weights(adapter_products(ops)) + LocalParameters(magnitudes, stacked)
 
 
 def _kept_weights(shard: Shard, layer: Layer) -> LocalParameters:

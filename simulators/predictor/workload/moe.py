@@ -15,7 +15,7 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from .adapters import expert_adapter, expert_product, input_bytes, is_adapted
+from .adapters import expert_adapter, expert_product, folded_bytes, input_bytes, is_adapted
 from .elementwise import activation_ops, clamped_inputs
 from .expert_loads import busiest, routed_rows
 from .frozen_weights import unpacking
@@ -203,6 +203,9 @@ def _experts(shard: Shard) -> Part:
         *between_backward,
         *_grouped("expert_fc1", "bwd", groups, per_expert, fc1_width, hidden, shard),
     ]
+    stacks = folded_bytes(shard, ahead * turns)
+    # A stack's gradient is there when the stacks behind it are gone.
+    gradient = max((each - sum(stacks[at + 1 :]) for at, each in enumerate(stacks)), default=0)
     combined = _combine(shard, sent, received)
     forward = [*_dispatch(shard, sent, received), *ahead * turns, *combined, *weighed]
     # The gradient of a combine is a dispatch, and the other way round.
@@ -217,11 +220,12 @@ def _experts(shard: Shard) -> Part:
             Alloc("expert_fc1_output", rows_in * fc1_width * size),
             Alloc("expert_activation", activations),
             *(clamped_inputs(shard, rows_in * fc1_width) if between_forward else []),
+            *([Alloc("expert_folded", sum(stacks))] if stacks else []),
             *([Alloc("masks", masks)] if (masks := _mask_bytes(shard)) else []),
             *_weighed(shard, sent, rows_in * width * size),
         ),
         forward_peak_bytes=received + sent,
-        backward_peak_bytes=received + sent + rows_in * (fc1_width + width) * size,
+        backward_peak_bytes=received + sent + rows_in * (fc1_width + width) * size + gradient,
         module="moe",
     )
 
@@ -482,7 +486,9 @@ def _grouped(
         beside = expert_adapter(shard, name, groups, rows, outputs, inputs)
     unpacked = unpacking(shard, name, rows, inputs, outputs)
     if pass_ == "fwd":
-        return [*unpacked[0] * groups, product("fwd", outputs, inputs, "TN"), *beside[0]]
+        made = [product("fwd", outputs, inputs, "TN")]
+        inner = [*beside[0], *made] if shard.stacks_experts else [*made, *beside[0]]
+        return [*unpacked[0] * groups, *inner]
     dgrad = product("dgrad", inputs, outputs, "NN")
     if not shard.trains:
         return [*unpacked[1] * groups, dgrad, *beside[1]]

@@ -138,10 +138,10 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     if model.per_layer_input is not None:
         dense += 2 * h * model.per_layer_input.hidden_size + norm_parameters(shard, h)
         wide += norm_parameters(shard, h)
-    quantised = (shard.is_quantised and not layer.bf16) or shard.frozen_weights != "16bit"
-    return LocalParameters(
-        dense, expert, quantised=LocalParameters(dense - wide, expert) if quantised else None
-    )
+    packed = shard.frozen_weights != "16bit"
+    quantised = (shard.is_quantised and not layer.bf16) or packed
+    narrow = LocalParameters(dense - wide, 0 if packed and shard.stacks_experts else expert)
+    return LocalParameters(dense, expert, quantised=narrow if quantised else None)
 
 
 def _mamba1(shard: Shard, ssm: Mamba1) -> int:

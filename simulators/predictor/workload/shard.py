@@ -62,6 +62,7 @@ class Shard:
     fp32_magnitudes: bool
     dora_of_factors: bool
     shares_expert_adapters: bool
+    stacks_experts: bool
     frozen_weights: str
     fp32_outputs: bool
     frozen: tuple[str, ...]

@@ -247,6 +247,8 @@ def test_which_adapters_peft_casts(tmp_path, fp32, written):
     found = read_written(tmp_path, *written)
     assert found.question.framework.fp32_adapters == fp32
     assert not found.reading.unknown
+    # Unsloth multiplies experts' adapters apart, and PEFT adds them to the stacked weights.
+    assert found.question.framework.stacks_experts == ("unsloth" not in str(written))
 
 
 @pytest.mark.parametrize(

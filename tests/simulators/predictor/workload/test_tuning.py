@@ -60,6 +60,54 @@ def test_experts_have_an_adapter_each() -> None:
         assert work(shared, way, PRODUCTS) == work(tuned(MOE), way, PRODUCTS)
 
 
+def test_adapters_of_stacked_experts_are_added_to_their_weights() -> None:
+    """As recorded from PEFT 0.21 beside Transformers 5.24's Qwen3-MoE (``ParamWrapper``)."""
+    job = make_job(MOE, training={"lora": LORA, "stacks_experts": True})
+    # Gate and up are one adapter of twice the rank.
+    layers, experts, rank, fc1, fc2 = 12, 8, 8, (256, 2 * 128), (128, 256)
+    assert parameters(job).expert == layers * experts * rank * (2 * sum(fc1) + sum(fc2))
+    stacks = [experts * ins * outs for ins, outs in (fc1, fc2)]
+
+    def layer(job):
+        runs = build_workload(job).stages[0].chunks[0].runs
+        return next(run for run in runs if run.forward.name == "moe_layer_forward")
+
+    adapted, apart = layer(job), layer(tuned(MOE))
+    rows = job.recipe.micro_batch * job.sequence_length * MOE.moe.top_k
+    more = adapted.forward.saved_bytes - apart.forward.saved_bytes
+    # Sums instead of what both first factors made.
+    assert more == 2 * (sum(stacks) - rows * 2 * rank)
+    # Each weight is made twice forward, a product of the rank's depth.
+    added = [op for op in adapted.forward.ops if isinstance(op, ir.Gemm) and "expert_" in op.name]
+    assert [op.batch * op.m * op.n for op in added] == [each for each in stacks for _ in range(2)]
+    assert [op.k for op in added] == [2 * rank] * 2 + [rank] * 2
+    # Their gradient is that of all weights, of which a product for each factor makes its own.
+    back = [op for op in adapted.backward.ops if "expert_fc" in getattr(op, "name", "")]
+    whole = [op for op in back if op.name.endswith("stack_wgrad")]
+    assert [op.groups * op.n * op.k for op in whole] == stacks[::-1]
+    behind = [(op.k, min(op.m, op.n)) for op in back if isinstance(op, ir.Gemm)]
+    assert behind == [(128, rank), (256, rank), (256, 2 * rank), (256, 2 * rank)]
+
+
+def test_stacked_experts_stay_in_16_bits_and_have_no_dropout() -> None:
+    packed = Lora(8, frozen_weights="nf4")
+    apart, stacked = (
+        make_job(MOE, training={"lora": packed, "stacks_experts": stacks})
+        for stacks in (False, True)
+    )
+    held = [
+        ReplaySimulator().without_error_bar(job).memory.per_stage[0] for job in (apart, stacked)
+    ]
+    experts = parameters(apart).frozen_expert
+    shared = 2 * (parameters(stacked).expert - parameters(apart).expert)
+    more = held[1].kind["parameters"] - held[0].kind["parameters"] - shared
+    assert more == pytest.approx((2 - 1 / 2 - 4 / 64) * experts, rel=0.01)
+    dropped = {"lora": Lora(8, dropout=0.1), "stacks_experts": True}
+    with pytest.raises(InputError, match="stacked experts"):
+        check_job(make_job(MOE, training=dropped))
+    check_job(make_job(MOE, training=dropped | {"lora": Lora(8, ("linear_qkv",), dropout=0.1)}))
+
+
 @pytest.mark.parametrize("model", [TINY, LLAMA, MOE, MLA_MOE])
 def test_frozen_weights_have_no_gradient_products(model) -> None:
     made = operations(tuned(model), "backward", PRODUCTS)
