@@ -333,10 +333,12 @@ _OF_RECIPE_OR_MODEL = {
 
 
 def _in_compiled_ddp(job: Job) -> bool:
-    """Whether what is compiled runs inside of PyTorch's DDP."""
+    """Whether what is compiled runs inside of PyTorch's DDP, whose buckets hold trained weights
+    alone."""
     recipe, framework = job.recipe, job.framework
     wrapped = framework.torch_wrappers and recipe.zero_stage < 2 and job.dp * recipe.cp > 1
-    return wrapped and framework.fusion == "compiled" and recipe.pp == 1
+    trained = wrapped and job.training.trains_weights
+    return trained and framework.fusion == "compiled" and recipe.pp == 1
 
 
 def _loss(job: Job) -> str:

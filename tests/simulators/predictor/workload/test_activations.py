@@ -15,6 +15,7 @@ from trainscout.simulators.predictor.question.layers import (
     plain_layer,
 )
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.embedding import embedding_blocks
 from trainscout.simulators.predictor.workload.ends import head_blocks
@@ -183,6 +184,8 @@ def test_buckets_of_ddp_cut_compiled_layers_behind_large_weights() -> None:
 
     llama = replace(LLAMA, hidden_size=2048)
     assert saved(llama, 50) - saved(llama, 100) == 20480
+    # Whose buckets hold no frozen weights.
+    assert saved(llama, 50, lora=Lora(8)) == saved(llama, 500, lora=Lora(8))
     # Replicas that are not DDP's.
     assert saved(llama, 0) == saved(llama, 100)
     assert saved(llama, 50, fusion="eager") == saved(llama, 100, fusion="eager")
