@@ -18,7 +18,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 _NUMBER = re.compile(r"\d+")
 # Stores with a prefix hold the C++ part of the one below alone.
 _HELD: list[dist.Store] = []
-# So often a key is asked for at one place of the training before that is a loop that waits for it.
+# So often a key is asked for while nothing is launched before that is a loop that waits for it.
 _POLLS = 10
 
 
@@ -80,7 +80,8 @@ class VirtualStore(dist.Store):
             InputError: as ``get``, for what a loop waits for.
         """
         for key in keys:
-            asked = key, self._state.recorder.place()
+            # What a loop that trains asks once a micro-batch, its operations keep apart.
+            asked = key, self._state.recorder.place(), self._state.recorder.operations
             self._polls[asked] += 1
             if self._polls[asked] >= _POLLS:
                 self.get(key)

@@ -81,3 +81,24 @@ def test_a_loop_that_polls_ends(tmp_path: Path, store: str) -> None:
         run = emulate(tmp_path, *words, "--rank", rank, *payloads)
         assert run.code == 0, run.output
         assert "gone" in run.output
+
+
+ASKING = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+store = dist.TCPStore("localhost", 29555, dist.get_world_size(), dist.get_rank() == 0)
+model = torch.nn.Linear(64, 64, device="cuda")
+for micro_batch in range(16):
+    assert not store.check(["preempted"])
+    model(torch.ones(4, 64, device="cuda")).sum().backward()
+print("trained")
+"""
+
+
+def test_a_flag_that_training_looks_at_is_no_loop_that_waits(tmp_path: Path) -> None:
+    (tmp_path / "asks.py").write_text(ASKING)
+    run = emulate(tmp_path, str(tmp_path / "asks.py"), "--world-size", "2")
+    assert run.code == 0, run.output
+    assert "trained" in run.output
