@@ -37,6 +37,11 @@ _INNER_NORMS = {"attention_norm_input": ("qkv", MIXER_IN), "mlp_norm_input": ("m
 # attention and MLP on the way.
 _STREAM, _BETWEEN = frozenset(("attn_out", _NORM)), "mlp_norm_input"
 _KEPT_OF_OPERATIONS = frozenset(("attention_norm_input", "logsumexp", "core_output"))
+# What products make besides queries, values and what leaves a layer or its attention; those of
+# experts, in groups, run again.
+_OTHER_PRODUCTS = frozenset(
+    ("k", "q_norm_input", "kv_norm_input", "fc1_output", "shared_fc1_output")
+)
 
 
 def recompute_parts(shard: Shard, parts: Sequence[Part], modules: frozenset[str]) -> list[Part]:
@@ -107,7 +112,7 @@ def _by_operation(shard: Shard, part: Part) -> Part:
     dropped = [tensor.tag for tensor in part.saved if tensor.tag not in kept_tags]
     saved, rerun = list(part.saved), [_again(shard, op) for op in part.forward]
     if every:
-        dropped = [tag for tag in dropped if tag != "k" and not tag.endswith("fc1_output")]
+        dropped = [tag for tag in dropped if tag not in _OTHER_PRODUCTS]
         if part.module == "attn_out":
             made = shard.tokens * shard.model.hidden_size * shard.element_bytes
             saved.append(Alloc("attention_projected", made))

@@ -19,7 +19,14 @@ from trainscout.simulators.predictor.question.knobs.recomputation import (
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER, Layer, Mixer, plain_layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
-from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Block, Free
+from trainscout.simulators.predictor.workload.ir import (
+    Alloc,
+    Attention,
+    Block,
+    Free,
+    Gemm,
+    GroupedGemm,
+)
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
 
@@ -64,6 +71,18 @@ def test_per_operation_policy_that_keeps_each_product() -> None:
     assert forward.saved_bytes == per_token * 8192
     plain = layer_blocks(Shard.of(make_job(LLAMA_8B)), DENSE_LAYER, "none")[1]
     assert flops(backward) == flops(plain)
+
+
+def test_what_keeps_each_product_keeps_latents_and_makes_those_of_experts_again() -> None:
+    training = {"saves_each_product": True}
+    forward, backward = blocks(MLA_MOE, "operations", training=training)
+    kept = {op.tag for op in forward.ops if isinstance(op, Alloc)}
+    # No product that runs once may be missing, none that runs again need be there.
+    assert {"q_norm_input", "kv_norm_input", "k", "shared_fc1_output"} <= kept
+    assert "expert_fc1_output" not in kept
+    again = [op.name for op in backward.ops if isinstance(op, Gemm | GroupedGemm)]
+    again = [name for name in again if name.endswith("_fwd")]
+    assert again == ["expert_fc1_fwd", "expert_fc2_fwd"]
 
 
 def test_per_operation_policy_keeps_no_product_of_four_bits() -> None:
