@@ -125,8 +125,12 @@ def _cut_out(
     fused, reshaped = shard.attention != "unfused", grouped and shard.kv_heads > 1
     if fused and not (grouped or normed or rotates):
         return [], []
-    copied = (reshaped or normed) * q + (normed or (fused and not rotates)) * k + fused * v
-    ahead: list[Op] = [Streaming("qkv_copy", "memcpy", 2 * copied)] if copied else []
+    sliced = fused and not rotates
+    whether = ((q, reshaped or normed or sliced), (k, normed or sliced), (v, fused))
+    copied = [size for size, does in whether if size and does]
+    ahead: list[Op] = []
+    if copied:
+        ahead.append(Streaming("qkv_copy", "memcpy", 2 * sum(copied), launches=len(copied)))
     return ahead, [Streaming("qkv_grad_join", "memcpy", 2 * (q + k + v))]
 
 

@@ -106,6 +106,8 @@ def _cases() -> Iterator[tuple[str, Job]]:
         for how in ("none", "full", "norm", "mlp"):
             yield f"llama {name} {how}", make_job(LLAMA3_70B, **recipe, **RECOMPUTED[how])
     yield "llama tp4 none unfused", make_job(MHA, tp=4, training=UNFUSED)
+    # One group of queries a rank, which nothing rotates: slices of the packed product.
+    yield "llama tp8 none unrotated", make_job(replace(LLAMA3_70B, position="none"), tp=8)
     yield "llama tp2 sp cp4 none", make_job(LLAMA3_70B, tp=2, sp=True, cp=4, nodes=8)
     gathered = {"cp": 4, "cp_comm_type": "all_gather", "nodes": 8}
     yield "llama tp2 sp cp4 all_gather none", make_job(LLAMA3_70B, tp=2, sp=True, **gathered)
