@@ -112,6 +112,7 @@ class _Build:
         self.messages: list[Message] = []
         self.message_of: dict[tuple[object, ...], int] = {}
         self.gangs: dict[tuple[Pattern, str, int], list[_Gang]] = {}
+        self.unshared: dict[Pattern, dict[int, float]] = {}
         self.sends: dict[tuple[int, int, int], _Gang] = {}
         self.parts_of: dict[tuple[Hashable, ...], list[_TaskPart]] = {}
         # Activities that stand for the beginning and the end of each task of each lane.
@@ -311,15 +312,17 @@ class _Build:
     def _unshared_s(self, what: Pattern) -> dict[int, float]:
         """What each group, by its first rank, takes for ``_UNIT_BYTES`` on a network where nothing
         is shared but what prices count: their own node's links, with all groups at once."""
-        members = groups(self.job.world_size, what.span)
-        made = [group_transfers(what, ranks, self.model.network.domain) for ranks in members]
-        fluid = NetworkChoice("flow", queue_pairs=self.model.settings.queue_pairs)
-        played = play(self.model.ideal, together(made), _UNIT_BYTES, fluid)
-        ends = np.split(played.end_s, np.cumsum([len(each.share) for each in made])[:-1])
-        return {
-            int(ranks[0]): float(end.max(initial=0.0))
-            for ranks, end in zip(members, ends, strict=True)
-        }
+        if what not in self.unshared:
+            members = groups(self.job.world_size, what.span)
+            made = [group_transfers(what, ranks, self.model.network.domain) for ranks in members]
+            fluid = NetworkChoice("flow", queue_pairs=self.model.settings.queue_pairs)
+            played = play(self.model.ideal, together(made), _UNIT_BYTES, fluid)
+            ends = np.split(played.end_s, np.cumsum([len(each.share) for each in made])[:-1])
+            self.unshared[what] = {
+                int(ranks[0]): float(end.max(initial=0.0))
+                for ranks, end in zip(members, ends, strict=True)
+            }
+        return self.unshared[what]
 
     def _joined(self, what: Pattern, stage: int) -> list[tuple[tuple[int, ...], list[Ints]]]:
         """Lanes of a stage that groups join, with those groups; of pipelines in the first."""
