@@ -15,6 +15,7 @@ _ADAPTS_OTHERWISE = (
     *("lokr", "longlora", "oft", "p_tuning", "prefix_tuning", "prompt_tuning", "randlora"),
     *("reft", "vera"),
 )
+_ALL = ("all", "all-linear")
 _TUNES = ("full", "freeze", "llamapro", *_ADAPTS, *_ADAPTS_OTHERWISE)
 # Where Transformers' models keep their layers, alone and beside towers; an expression for names of
 # modules may choose one layer of so many.
@@ -22,8 +23,11 @@ _STEMS = ("model.", "model.language_model.", "language_model.model.", "model.tex
 _MOST_PERIOD = 8
 
 
-def adapters_of(options: Options, declared: Lora | None) -> Lora | None:
-    """The adapters that arguments say; those declared where they say none."""
+def adapters_of(
+    options: Options, declared: Lora | None, everything: tuple[str, ...] = LORA_TARGETS
+) -> Lora | None:
+    """The adapters that arguments say, of ``everything`` where they say all; those declared where
+    they say none."""
     ranks = ("--lora_r", "--lora_rank")
     rank, ranked = options.first_whole(*ranks), any(map(options.has, ranks))
     options.refuse_slip("--finetuning_type", _TUNES)
@@ -41,7 +45,7 @@ def adapters_of(options: Options, declared: Lora | None) -> Lora | None:
     named = options.texts("--lora_target_modules") or options.texts("--lora_target") or []
     names = [name for word in named for name in re.split(r"[,\s]+", word) if name]
     names += ["all-linear"] if options.on("--lora_target_linear") else []
-    found = {name: _adapted_by(name) for name in names if name not in ("all", "all-linear")}
+    found = {name: _adapted_by(name) for name in names if name not in _ALL}
     targets = {target for each in found.values() for target in each}
     other = [name for name, each in found.items() if not each]
     if other:
@@ -50,7 +54,8 @@ def adapters_of(options: Options, declared: Lora | None) -> Lora | None:
     if not names:
         targets = {"linear_qkv"}
         options.note("no --lora_target_modules: adapters of queries and values, as PEFT's default")
-    chosen = tuple(name for name in LORA_TARGETS if name in targets) or LORA_TARGETS
+    chosen = tuple(name for name in LORA_TARGETS if name in targets)
+    chosen = chosen or (everything if {*_ALL} & {*names} else LORA_TARGETS)
     kept, dora = _frozen_weights(options, kind), options.on("--use_dora") or kind == "dora"
     return Lora(8 if rank is None else rank, chosen, dropout, kept, dora=bool(dora))
 

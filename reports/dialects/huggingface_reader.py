@@ -17,15 +17,16 @@ from typing import Any
 from trainscout.reports.dialects.adapters import adapters_of
 from trainscout.reports.dialects.deepspeed import TITLE as DEEPSPEED_TITLE
 from trainscout.reports.dialects.environment import read_environment, segments_of
-from trainscout.reports.dialects.fine_tuning import FACTORY, SWIFT, tool_of
+from trainscout.reports.dialects.fine_tuning import AXOLOTL, FACTORY, SWIFT, tool_of
 from trainscout.reports.dialects.optimizers import moments_of, optimizer_of
 from trainscout.reports.dialects.options import Options, Reading, respelled
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.layers import DENSE
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.training import Training
-from trainscout.simulators.predictor.question.tuning import FROZEN, Distillation, Dpo
+from trainscout.simulators.predictor.question.tuning import FROZEN, LORA_TARGETS, Distillation, Dpo
 
 TITLE = "Hugging Face Trainer"
 _KNOWN = Path(__file__).parent / "huggingface_arguments.yaml"
@@ -263,7 +264,8 @@ class HuggingFaceReader:
             length = base.sequence_length or model.sequence_length
             options.note(f"no {_LENGTHS[0]}: sequences of {length:,} tokens, as declared")
         precision = self._precision(base.precision)
-        dpo, lora = self._dpo(base), adapters_of(self.options, base.lora)
+        everything = self._linear_layers(model)
+        dpo, lora = self._dpo(base), adapters_of(self.options, base.lora, everything)
         frozen = self._frozen(model, adapts=lora is not None)
         length = self.length_of_pairs(dpo, length, options)
         steps = self.options.first_whole("--max_steps")
@@ -430,6 +432,16 @@ class HuggingFaceReader:
         if self.options.on("--liger_rms_norm") or liger:
             changes["fused_norm"] = True
         return replace(base, **changes)
+
+    def _linear_layers(self, model: Model) -> tuple[str, ...]:
+        """What counts as all linear layers: tools that look for modules find no stacked experts
+        (axolotl's loaders/adapter.py, LLaMA-Factory's model_utils/misc.py, ms-swift 4.6's
+        utils/transformers_utils.py) unless others share their names; PEFT knows them."""
+        looks = self._tool is not None and self._tool.title in (AXOLOTL, FACTORY, SWIFT)
+        named = DENSE in {layer.mlp for layer in model.layer_kinds}
+        if not looks or named or model.moe is None or model.moe.shared_ffn_hidden_size:
+            return LORA_TARGETS
+        return ("linear_qkv", "linear_proj")
 
     def _keeps_16bit_adapters(self) -> bool:
         """Whether adapters have their layers' type, or a tool's own kernels cast them alone."""

@@ -346,6 +346,24 @@ def test_experts_of_megatron_sft_are_whole_unless_told(tmp_path):
     assert (recipe.tp, recipe.ep, recipe.etp) == (2, 8, 1)
 
 
+@pytest.mark.parametrize(
+    ("script", "model", "experts"),
+    [
+        (f"{SWIFT} --lora_dropout 0.05", "qwen3_30b_a3b", False),
+        (FACTORY, "qwen3_30b_a3b", False),
+        (f"{FACTORY} --lora_target gate_proj", "qwen3_30b_a3b", True),
+        # Its shared experts' projections have the names of the others.
+        (FACTORY, "deepseek_v3", True),
+        (f"{PEFT} --lora_target_modules all-linear", "qwen3_30b_a3b", True),
+        (FACTORY, "llama3_8b", True),
+    ],
+)
+def test_tools_that_look_for_modules_find_no_stacked_experts(tmp_path, script, model, experts):
+    found = read_written(tmp_path, script.replace("llama3_8b", model))
+    assert found.question.model.name == model
+    assert ("linear_fc1" in found.question.training.lora.targets) == experts
+
+
 def test_experts_of_megatron_sft_have_adapters_of_their_own(tmp_path):
     script = "NPROC_PER_NODE=8 megatron sft --model qwen3_30b_a3b --tuner_type lora"
     core = framework("megatron_core")
