@@ -132,6 +132,12 @@ class ScriptJob:
         return self.question.world_size // (recipe.tp * recipe.pp * recipe.cp)
 
     @property
+    def num_micro_batches(self) -> int:
+        """As of any job; one, all of a step, where nobody said how many sequences it has."""
+        batch = self.question.given.get("global_batch_size")
+        return batch // (self.dp * self.recipe.micro_batch) if batch else 1
+
+    @property
     def schedule(self) -> str:
         """As of any job."""
         return self.recipe.schedule if self.recipe.pp > 1 else "1f1b"

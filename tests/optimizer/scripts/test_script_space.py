@@ -158,6 +158,16 @@ def test_what_a_twin_without_memory_rules_out(failed, asked, rule):
     assert apply_tactics(fixed.job(other), history, tactics) is None
 
 
+def test_smaller_micro_batches_rule_out_none_of_a_pipeline_that_may_hold_the_whole_batch():
+    history = History(top=5)
+    history.add(Known(Launch(pp=2, micro_batch=2), fits=False))
+    tactics = select_tactics(["micro_batch_oom"])
+    asked = Launch(pp=2, micro_batch=4)
+    assert apply_tactics(question().job(asked), history, tactics) is None
+    known = question(given={"global_batch_size": 4096})
+    assert apply_tactics(known.job(asked), history, tactics) is not None
+
+
 @pytest.mark.parametrize(
     ("change", "words", "named"),
     [

@@ -124,15 +124,6 @@ def test_the_command(found, capsys, monkeypatch):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_the_documented_python(found, monkeypatch):
-    (code,) = blocks(PAGE, "python")
-    monkeypatch.chdir(Path(found.uri.removeprefix("sqlite:///")).parent)
-    names: dict[str, object] = {}
-    exec(code, names)
-    table = names["best"].reset_index()
-    assert list(table["tags.recipe"]) == [row.recipe for row in best_recipes(found)]
-
-
 def test_the_documented_conditions(found):
     client, experiment_id = open_store(found.uri, found.experiment)
     shown = [line for block in blocks(PAGE, "text") for line in block.splitlines()]
