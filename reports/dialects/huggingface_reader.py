@@ -266,6 +266,11 @@ class HuggingFaceReader:
         precision = self._precision(base.precision)
         everything = self._linear_layers(model)
         dpo, lora = self._dpo(base), adapters_of(self.options, base.lora, everything)
+        axolotl = self._tool is not None and self._tool.title == AXOLOTL
+        if axolotl and lora is not None and lora.dropout and lora.adapts_experts(model):
+            # It takes dropout from experts' adapters alone, which PEFT refuses it.
+            options.assume("dropout beside experts' adapters", "no adapter drops any")
+            lora = replace(lora, dropout=0.0)
         frozen = self._frozen(model, adapts=lora is not None)
         length = self.length_of_pairs(dpo, length, options)
         steps = self.options.first_whole("--max_steps")

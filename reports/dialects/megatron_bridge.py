@@ -154,9 +154,9 @@ def _adapters(job: Job) -> dict[str, Section]:
 
 def adapts_each(job: Job) -> bool:
     """Whether every expert has adapters of its own, for which it has a switch since 0.5."""
-    lora, experts = job.training.lora, {"linear_fc1", "linear_fc2"}
-    adapted = job.model.moe is not None and lora is not None and experts & {*lora.targets}
-    return bool(adapted) and not job.framework.shares_expert_adapters
+    lora = job.training.lora
+    adapted = lora is not None and lora.adapts_experts(job.model)
+    return adapted and not job.framework.shares_expert_adapters
 
 
 def _dataset(job: Job, settings: Settings) -> Section:

@@ -207,8 +207,7 @@ def adapters(job: Job) -> Broken:
     if lora.dora and recipe.tp > 1 and (lora.dropout or not job.framework.dora_of_factors):
         where = "beside dropout" if lora.dropout else "but in Megatron-Bridge"
         return "tp", f"tp={recipe.tp}: training.lora.dora is of whole weights {where}"
-    experts = {"linear_fc1", "linear_fc2"} & {*lora.targets} and job.model.moe is not None
-    if experts and lora.dropout and job.framework.stacks_experts:
+    if lora.dropout and job.framework.stacks_experts and lora.adapts_experts(job.model):
         instead = "training.lora.dropout=0, other targets or framework.stacks_experts=false"
         return "framework", f"PEFT drops no inputs of stacked experts' adapters ({instead})"
     if lora.rank % recipe.tp:

@@ -84,6 +84,10 @@ class Lora:
             raise InputError("training.lora.dropout", self.dropout, "is out of range", chance)
         require_choice("training.lora.frozen_weights", self.frozen_weights, FROZEN_WEIGHTS)
 
+    def adapts_experts(self, model: Model) -> bool:
+        """Whether experts of a model have adapters."""
+        return model.moe is not None and bool({"linear_fc1", "linear_fc2"} & {*self.targets})
+
     @property
     def packs_weights(self) -> bool:
         """Whether frozen weights are kept in fewer than 16 bits."""
@@ -207,8 +211,7 @@ def check_tuning(
     if model.diffusion is not None and lora is not None and lora.packs_weights:
         problem = "is not modelled of a diffusion transformer"
         raise InputError("training.lora.frozen_weights", lora.frozen_weights, problem, "16bit")
-    experts = {"linear_fc1", "linear_fc2"}
-    if lora is not None and lora.dora and model.moe is not None and experts & {*lora.targets}:
+    if lora is not None and lora.dora and lora.adapts_experts(model):
         problem, allowed = "is not modelled of experts", "other training.lora.targets"
         raise InputError("training.lora.dora", True, problem, allowed)
     if longest > sequence:

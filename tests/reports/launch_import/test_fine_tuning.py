@@ -364,6 +364,13 @@ def test_tools_that_look_for_modules_find_no_stacked_experts(tmp_path, script, m
     assert ("linear_fc1" in found.question.training.lora.targets) == experts
 
 
+def test_axolotl_drops_nothing_beside_experts(tmp_path):
+    says = {"adapter": "lora", "lora_dropout": 0.05, "lora_target_linear": True}
+    for model, dropout in (("deepseek_v3", 0.0), ("qwen3_30b_a3b", 0.05), ("llama3_8b", 0.05)):
+        found = read_written(tmp_path, AXOLOTL | says | {"base_model": model}, "lora.yml")
+        assert found.question.training.lora.dropout == dropout
+
+
 def test_experts_of_megatron_sft_have_adapters_of_their_own(tmp_path):
     script = "NPROC_PER_NODE=8 megatron sft --model qwen3_30b_a3b --tuner_type lora"
     core = framework("megatron_core")
