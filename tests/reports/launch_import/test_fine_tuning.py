@@ -364,6 +364,11 @@ def test_tools_that_look_for_modules_find_no_stacked_experts(tmp_path, script, m
     assert ("linear_fc1" in found.question.training.lora.targets) == experts
 
 
+def test_trl_drops_inputs_of_adapters_unless_told(tmp_path):
+    for says, dropout in (("", 0.05), (" --lora_dropout 0", 0.0)):
+        assert read_written(tmp_path, PEFT + says).question.training.lora.dropout == dropout
+
+
 def test_axolotl_drops_nothing_beside_experts(tmp_path):
     says = {"adapter": "lora", "lora_dropout": 0.05, "lora_target_linear": True}
     for model, dropout in (("deepseek_v3", 0.0), ("qwen3_30b_a3b", 0.05), ("llama3_8b", 0.05)):
