@@ -163,7 +163,7 @@ def test_bounds_of_a_table_follow_what_recipes_differ_in():
     shares = (0.1, 0.1, 0.1, 0.0, 0.03)
     runs = tuple(
         CalibrationRun("x", traits_of(replace(job, recipe=recipe)), shares, 1.0, longer)
-        for recipe, longer in zip(recipes, [1.08] * 3 + [0.92] * 3, strict=True)
+        for recipe, longer in zip(recipes, [1.04] * 3 + [0.96] * 3, strict=True)
     )
     calibration = Calibration((job.gpu.name,), runs=runs)
     table = RecipeTable.of(recipes)
