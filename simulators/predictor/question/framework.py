@@ -72,7 +72,7 @@ class Framework:
     it or, eagerly, one kernel per operation."""
     fused_softmax: bool = True
     """Unfused attention scales, masks and normalises its scores in one kernel (Megatron-LM's);
-    without, in one for each, and in fp32."""
+    without, in one for each, and in fp32, unless they are compiled."""
     tensor_core_heads: bool = True
     """Products of unfused attention take tensor cores whatever the size of a head; without, heads
     that are no multiple of 8 leave them to the units of fp32 (cuBLAS until CUDA 11.6)."""

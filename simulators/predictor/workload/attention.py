@@ -442,11 +442,16 @@ def _softmax(shard: Shard, scores: int) -> tuple[list[Op], list[Op], list[Alloc]
     Modules as written (``eager_attention_forward`` of Transformers' Llama) divide, add the mask,
     take the softmax in fp32 and cast back, ``2s + 2s + (s+4) + (4+s)``; autograd casts to fp32,
     takes the softmax's gradient into 16 bits and scales it, ``(s+4) + (8+s) + 2s``. The fp32
-    probabilities are kept beside the 16-bit ones that the values are weighted by.
+    probabilities are kept beside the 16-bit ones that the values are weighted by. Compiled, all
+    of either pass is one kernel, and the scores are kept, of which the backward pass makes
+    probabilities again (TorchInductor, PyTorch 2.13).
     """
     s = shard.element_bytes
     kept = [Alloc("softmax", scores * s)]
-    if shard.fused_softmax:
+    compiled = shard.fusion == "compiled"
+    if compiled and not shard.fused_softmax:
+        kept.append(Alloc("scores", scores * s))
+    if compiled or shard.fused_softmax:
         return (
             [Streaming("softmax_fwd", "softmax_fwd", 2 * scores * s)],
             [Streaming("softmax_bwd", "softmax_bwd", 3 * scores * s)],

@@ -194,14 +194,15 @@ def test_gelu_is_one_kernel_in_pytorch_too() -> None:
     assert activation_ops(eager, "act", 10) == activation_ops(fused, "act", 10)
 
 
-def test_eager_softmax_is_a_kernel_for_each_operation_in_fp32() -> None:
-    fused, eager = (
+def test_softmax_is_a_kernel_for_each_operation_in_fp32_unless_fused_or_compiled() -> None:
+    fused, eager, compiled = (
         {part.module: part for part in attention_parts(shard(TINY, **software), WHOLE)}[
             "core_attn"
         ]
         for software in (
             {"attention": "unfused"},
             {"attention": "unfused", "fused_softmax": False},
+            {"attention": "unfused", "fused_softmax": False, "fusion": "compiled"},
         )
     )
     one = shard(TINY)
@@ -213,8 +214,10 @@ def test_eager_softmax_is_a_kernel_for_each_operation_in_fp32() -> None:
     assert softmax(fused.forward) == 2 * SIZE * scores
     assert softmax(eager.forward) == (6 * SIZE + 8) * scores
     assert softmax(eager.backward) == (4 * SIZE + 12) * scores
-    kept = sum(alloc.bytes for alloc in eager.saved) - sum(alloc.bytes for alloc in fused.saved)
-    assert kept == 4 * scores
+    assert softmax(compiled.forward) == softmax(fused.forward)
+    assert softmax(compiled.backward) == softmax(fused.backward) == 3 * SIZE * scores
+    kept = [sum(alloc.bytes for alloc in part.saved) for part in (fused, eager, compiled)]
+    assert [more - kept[0] for more in kept] == [0, 4 * scores, SIZE * scores]
 
 
 def test_heads_of_no_multiple_of_8_left_the_tensor_cores_until_cuda_11_6() -> None:
