@@ -443,15 +443,19 @@ def _softmax(shard: Shard, scores: int) -> tuple[list[Op], list[Op], list[Alloc]
     take the softmax in fp32 and cast back, ``2s + 2s + (s+4) + (4+s)``; autograd casts to fp32,
     takes the softmax's gradient into 16 bits and scales it, ``(s+4) + (8+s) + 2s``. The fp32
     probabilities are kept beside the 16-bit ones that the values are weighted by. Compiled, all
-    of either pass is one kernel, and the scores are kept, of which the backward pass makes
-    probabilities again (TorchInductor, PyTorch 2.13).
+    of either pass is one kernel at the bandwidth of others (TorchInductor's on H100: "saturates
+    the hardware DRAM throughput", Dao-AILab/quack, media/2025-07-10-membound-sol.md), and the
+    scores are kept, of which the backward pass makes probabilities again (PyTorch 2.13).
     """
     s = shard.element_bytes
     kept = [Alloc("softmax", scores * s)]
-    compiled = shard.fusion == "compiled"
-    if compiled and not shard.fused_softmax:
-        kept.append(Alloc("scores", scores * s))
-    if compiled or shard.fused_softmax:
+    if shard.fusion == "compiled":
+        return (
+            [Streaming("softmax_fwd", "elementwise", 2 * scores * s)],
+            [Streaming("softmax_bwd", "elementwise", 3 * scores * s)],
+            [*kept, *([] if shard.fused_softmax else [Alloc("scores", scores * s)])],
+        )
+    if shard.fused_softmax:
         return (
             [Streaming("softmax_fwd", "softmax_fwd", 2 * scores * s)],
             [Streaming("softmax_bwd", "softmax_bwd", 3 * scores * s)],
