@@ -73,6 +73,9 @@ class Framework:
     fused_softmax: bool = True
     """Unfused attention scales, masks and normalises its scores in one kernel (Megatron-LM's);
     without, in one for each, and in fp32, unless they are compiled."""
+    attention_block: int = 0
+    """Unfused attention goes through blocks of so many queries and keys one after another, and
+    leaves out what is masked (Levanter's flash attention in JAX); 0: through all at once."""
     tensor_core_heads: bool = True
     """Products of unfused attention take tensor cores whatever the size of a head; without, heads
     that are no multiple of 8 leave them to the units of fp32 (cuBLAS until CUDA 11.6)."""
@@ -438,6 +441,7 @@ class Framework:
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         require_choice("framework.moments_8bit", self.moments_8bit, MOMENTS_8BIT)
         require_whole("framework.ddp_bucket_mib", self.ddp_bucket_mib, least=0)
+        require_whole("framework.attention_block", self.attention_block, least=0)
         if self.autocast and self.fused_wgrad:
             problem = "casts gradients back to fp32, which no product does"
             raise InputError("framework.autocast", True, problem, "framework.fused_wgrad=false")

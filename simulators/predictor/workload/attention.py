@@ -18,7 +18,7 @@ from .elementwise import (
     waits_for_lengths,
 )
 from .gathered_ring import gathered_ring
-from .ir import Alloc, Attention, Gemm, HostSync, Op, Streaming
+from .ir import Alloc, Attention, HostSync, Op, Streaming
 from .key_exchange import around_ring, gathered_keys
 from .linear import bias_grad, exchange, linear
 from .parameters import projected_widths
@@ -26,6 +26,7 @@ from .part import Part, norm
 from .quantise import quantise
 from .shard import Shard
 from .sparse_attention import index_parts
+from .unfused_attention import block_core, unfused_core
 
 # Queries and keys of fused attention are multiplied tile by tile: half a tile is masked at either
 # edge of a window.
@@ -227,7 +228,9 @@ def _gate(shard: Shard, attention: AttentionMixer) -> Part:
 
 
 def core(shard: Shard, attention: AttentionMixer) -> Part:
-    return unfused_core(shard) if shard.attention == "unfused" else _flash_core(shard, attention)
+    if shard.attention != "unfused":
+        return _flash_core(shard, attention)
+    return block_core(shard, attention) if shard.attention_block else unfused_core(shard)
 
 
 def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
@@ -392,80 +395,6 @@ def _order(shard: Shard, size: int, each: int) -> list[Op]:
     if not (launches and shard.order_by_document):
         return []
     return [HostSync("sequence_bounds"), Streaming("sequence_order", "memcpy", 2 * size, launches)]
-
-
-def unfused_core(shard: Shard, keys: int | None = None) -> Part:
-    """Scores, scaled masked softmax, dropout, weighted sum as separate kernels; of so many keys
-    where those are not of the queries' tokens.
-
-    Saved: softmax output, dropout mask and dropout output, i.e. 5 a s^2 b / t bytes at two
-    bytes per element (Korthikanti et al. 2022, section 4.1).
-    """
-    model, s = shard.model, shard.sequence
-    groups, size, k = shard.batch * shard.heads, shard.element_bytes, keys or s
-    scores = groups * s * k
-    d, dv = model.qk_head_dim, model.v_head_dim
-    dtype = shard.dtype if shard.tensor_core_heads or not (d % 8 or dv % 8) else "fp32"
-    softmax, softmax_back, saved = _softmax(shard, scores)
-    forward: list[Op] = [Gemm("scores", s, k, d, dtype, batch=groups), *softmax]
-    backward: list[Op] = [
-        Gemm("values_dgrad", s, k, dv, dtype, batch=groups),
-        Gemm("values_wgrad", k, dv, s, dtype, batch=groups, layout="NT"),
-    ]
-    if model.dropout:
-        forward.append(Streaming("attention_dropout", "dropout", scores * (2 * size + 1)))
-        backward.append(Streaming("attention_dropout_bwd", "dropout", scores * (2 * size + 1)))
-        saved += [Alloc("dropout_mask", scores), Alloc("dropout", scores * size)]
-    forward.append(Gemm("values", s, dv, k, dtype, batch=groups, layout="NN"))
-    if shard.fused_softmax:
-        # Megatron-Core's ``DotProductAttention`` puts heads beside each other.
-        forward.append(Streaming("context_copy", "memcpy", 2 * groups * s * dv * size))
-    backward += [
-        *softmax_back,
-        Gemm("scores_dgrad", s, d, k, dtype, batch=groups, layout="NN"),
-        # The keys' gradient, transposed as they were.
-        Gemm("scores_wgrad", d, k, s, dtype, batch=groups, layout="NT"),
-    ]
-    return Part(
-        tuple(forward),
-        tuple(backward),
-        tuple(saved),
-        forward_peak_bytes=scores * size,
-        backward_peak_bytes=2 * scores * size,
-        module="core_attn",
-    )
-
-
-def _softmax(shard: Shard, scores: int) -> tuple[list[Op], list[Op], list[Alloc]]:
-    """What makes probabilities of ``scores`` numbers, what undoes it, and what it keeps.
-
-    Modules as written (``eager_attention_forward`` of Transformers' Llama) divide, add the mask,
-    take the softmax in fp32 and cast back, ``2s + 2s + (s+4) + (4+s)``; autograd casts to fp32,
-    takes the softmax's gradient into 16 bits and scales it, ``(s+4) + (8+s) + 2s``. The fp32
-    probabilities are kept beside the 16-bit ones that the values are weighted by. Compiled, all
-    of either pass is one kernel at the bandwidth of others (TorchInductor's on H100: "saturates
-    the hardware DRAM throughput", Dao-AILab/quack, media/2025-07-10-membound-sol.md), and the
-    scores are kept, of which the backward pass makes probabilities again (PyTorch 2.13).
-    """
-    s = shard.element_bytes
-    kept = [Alloc("softmax", scores * s)]
-    if shard.fusion == "compiled":
-        return (
-            [Streaming("softmax_fwd", "elementwise", 2 * scores * s)],
-            [Streaming("softmax_bwd", "elementwise", 3 * scores * s)],
-            [*kept, *([] if shard.fused_softmax else [Alloc("scores", scores * s)])],
-        )
-    if shard.fused_softmax:
-        return (
-            [Streaming("softmax_fwd", "softmax_fwd", 2 * scores * s)],
-            [Streaming("softmax_bwd", "softmax_bwd", 3 * scores * s)],
-            kept,
-        )
-    return (
-        [Streaming("softmax_fwd", "elementwise", (6 * s + 8) * scores, launches=4)],
-        [Streaming("softmax_bwd", "elementwise", (4 * s + 12) * scores, launches=3)],
-        [*kept, Alloc("softmax_fp32", 4 * scores)],
-    )
 
 
 def output(shard: Shard) -> Part:

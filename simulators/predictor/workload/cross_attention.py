@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .adapters import input_bytes
-from .attention import output, unfused_core
+from .attention import output
 from .ir import Alloc, Attention, Streaming
 from .linear import bias_grad, linear
 from .part import Part
 from .shard import Shard
+from .unfused_attention import unfused_core
 
 
 def cross_parts(shard: Shard, _: object = True) -> list[Part]:

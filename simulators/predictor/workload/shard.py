@@ -99,6 +99,7 @@ class Shard:
     fusion: str
     fused_norm: bool
     fused_softmax: bool
+    attention_block: int
     tensor_core_heads: bool
     rope: str
     repeats_kv: bool

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.simulators.jobs import LLAMA, MLA_MOE, TINY, make_job
-from trainscout.simulators.predictor.question.layers import DENSE_LAYER, WHOLE
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, WHOLE, AttentionMixer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload import ir
-from trainscout.simulators.predictor.workload.attention import attention_parts, unfused_core
+from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.elementwise import (
     activation_ops,
     loss_ops,
@@ -22,8 +22,9 @@ from trainscout.simulators.predictor.workload.elementwise import (
 from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.part import residual
+from trainscout.simulators.predictor.workload.part import Part, residual
 from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.predictor.workload.unfused_attention import unfused_core
 
 SIZE = 2
 
@@ -218,6 +219,31 @@ def test_softmax_is_a_kernel_for_each_operation_in_fp32_unless_fused_or_compiled
     assert softmax(compiled.backward) == softmax(fused.backward) == 3 * SIZE * scores
     kept = [sum(alloc.bytes for alloc in part.saved) for part in (fused, eager, compiled)]
     assert [more - kept[0] for more in kept] == [0, 4 * scores, SIZE * scores]
+
+
+def test_attention_by_blocks_leaves_out_those_that_are_masked() -> None:
+    def core(mixer: AttentionMixer, **software: Any) -> Part:
+        parts = attention_parts(shard(TINY, attention="unfused", **software), mixer)
+        return next(part for part in parts if part.module == "core_attn")
+
+    def flops(part: Part) -> tuple[int, int]:
+        passes = (part.forward, part.backward)
+        products = [[op for op in ops if isinstance(op, ir.Gemm)] for ops in passes]
+        ahead, back = (sum(2 * op.batch * op.m * op.n * op.k for op in ops) for ops in products)
+        return ahead, back
+
+    length = TINY.sequence_length
+    whole, quarters = core(WHOLE), core(WHOLE, attention_block=length // 4)
+    # Ten blocks of sixteen; backward makes the scores again.
+    assert [16 * each for each in flops(quarters)] == [
+        10 * flops(whole)[0],
+        10 * (flops(whole)[1] + flops(whole)[0] // 2),
+    ]
+    seen = core(replace(WHOLE, causal=False), attention_block=length // 4)
+    assert flops(seen)[0] == flops(whole)[0]
+    # Kept of them are the sums of exponentials.
+    one = shard(TINY)
+    assert quarters.saved_bytes == 4 * one.batch * one.heads * length
 
 
 def test_heads_of_no_multiple_of_8_left_the_tensor_cores_until_cuda_11_6() -> None:
