@@ -19,6 +19,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import OPTIMIZERS
 from trainscout.simulators.predictor.question.tuning import PACKED
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
+from trainscout.simulators.predictor.workload.ir import Gemm
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Held, Stage
 from trainscout.simulators.predictor.workload.step_end import (
@@ -48,7 +49,8 @@ class Static:
     come with the backward pass (0: they are there); ``in_turn``: layers are gathered one after
     another. Those ``behind`` a backward pass stay, as gradients of ``trained`` parameters come. Of
     ``buckets``, ``late`` bytes come with a pass's first gradient; when the optimizer runs, so many
-    of gradients are gone as what others have ``updated``."""
+    of gradients are gone as what others have ``updated``. Of the ends as one unit the ``head``'s
+    gradient waits while layers run, to be ``joined`` with the embedding's and reduced."""
 
     parameters: int
     gradients: int
@@ -63,15 +65,22 @@ class Static:
     trained: int = 1
     late: int = 0
     updated: int = 0
+    head: int = 0
+    joined: int = 0
 
     @functools.cached_property
     def kinds(self) -> dict[str, int]:
         """All of it, by kind."""
         return {
             "parameters": self.parameters + self.layers + self.ends + self.behind,
-            "gradients": self.gradients + self.reduced + self.buckets,
+            "gradients": self.gradients + self.reduced + self.buckets + self.root,
             "optimizer": self.optimizer,
         }
+
+    @property
+    def root(self) -> int:
+        """The most of the outermost unit's gradients."""
+        return max(self.head, self.joined)
 
     @property
     def comes_and_goes(self) -> bool:
@@ -86,7 +95,14 @@ class Static:
         passed = gathered * made // self.trained - self.ends
         ahead = self.behind - min(self.behind, max(0, passed))
         outside = self.in_turn and not in_layer
-        return Absent(self.layers * outside + ahead, left + self.reduced * outside)
+        left += self.passing(in_layer=not outside)
+        left -= self.joined * (made > 0 and outside)
+        return Absent(self.layers * outside + ahead, left)
+
+    def passing(self, *, in_layer: bool) -> int:
+        """Bytes of whole gradients that are not there outside of layers, at the model's head, or
+        while one runs."""
+        return self.root - self.head if in_layer else self.root + self.reduced
 
     def peak(self, held: Iterable[Held]) -> tuple[int, Absent]:
         """Most bytes that a pass holds, of where it may, and what is absent there."""
@@ -104,7 +120,7 @@ class Static:
     def absent_at_update(self) -> Absent:
         """The same while the optimizer runs."""
         gathered = self.layers + self.ends + self.behind
-        return Absent(gathered, self.reduced + self.updated)
+        return Absent(gathered, self.reduced + self.root + self.updated)
 
     def kinds_without(self, absent: Absent) -> dict[str, int]:
         """``kinds`` of what is there when that is not."""
@@ -139,7 +155,9 @@ def static_of(job: Job, stage: Stage) -> Static:
         # layer's gradient may be cast to fp32 to be reduced.
         frozen = owned_parameters(parameters.held, job) - owned
         reduced = _largest_layer(stage, trained=True)
-        cast = 4 if job.framework.reduce_grads_fp32 else 0
+        framework = job.framework
+        in_fp32 = framework.reduce_grads_fp32 or (alone and framework.accumulate_grads_fp32)
+        cast = 4 if in_fp32 else weight * (alone and framework.copies_gathered)
         kept = 4 if OPTIMIZERS[job.optimizer].has_copy else weight
         packed, of_layer = _packed_bytes(job, stage)
         # FSDP2 adds up what is not reduced yet in the type that it is reduced in.
@@ -160,6 +178,7 @@ def static_of(job: Job, stage: Stage) -> Static:
             in_turn=alone,
             behind=max(0, behind),
             trained=max(1, parameters.total),
+            **_root_bytes(job, stage, cast or weight),
         )
     kept_gradients = parameters.total
     if zero == 2 and sums_whole and job.framework.reduce_grads_fp32:
@@ -191,6 +210,27 @@ def static_of(job: Job, stage: Stage) -> Static:
         # Of gradients those of what is updated are left.
         updated=bucket + (kept_gradients - here) * gradient if flat else 0,
     )
+
+
+def _root_bytes(job: Job, stage: Stage, size: int) -> dict[str, int]:
+    """Of FSDP's outermost unit ``Static.head`` and ``joined``, reduced in ``size`` bytes each.
+
+    The head's is whole until layers have run. Then FSDP2 frees what it had gathered and copies
+    gradients into what is reduced, in that type; FSDP1 concatenates them, frees pieces and what it
+    had gathered, and casts (PyTorch 2.13 on virtual GPUs). ``joined`` is beyond what was gathered
+    and what the embedding's own pass holds: of one table for both, all.
+    """
+    if not (job.framework.torch_wrappers and job.framework.one_root_unit and job.recipe.pp == 1):
+        return {}
+    weight = parameter_bytes(job)
+    ops = (op for run in stage.runs if not run.is_layer for op in run.backward.ops)
+    table = max(
+        (op.m * op.n for op in ops if isinstance(op, Gemm) and op.layout == "NT"), default=0
+    )
+    if job.model.tied_embeddings:
+        return {"head": table * weight}
+    pieces = weight if job.framework.copies_gathered else 3 * weight
+    return {"head": table * weight, "joined": table * max(pieces, 2 * size - weight)}
 
 
 def gradient_bucket_bytes(job: Job) -> int:

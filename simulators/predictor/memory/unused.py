@@ -45,7 +45,8 @@ def cached_bytes(
     beyond = gathered - cached
     if static.in_turn and job.framework.copies_gathered:
         # FSDP2's shards of gradients, not whole ones, have places of a stream's own.
-        cached += missing.gradients - (static.reduced if missing.parameters else 0)
+        passing = static.passing(in_layer=not missing.parameters)
+        cached += max(0, missing.gradients - passing)
     return beyond, cached
 
 

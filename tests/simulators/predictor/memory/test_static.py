@@ -85,6 +85,33 @@ def test_peaks_are_those_recorded(job, recorded) -> None:
 
 
 @pytest.mark.parametrize(
+    ("software", "fp32", "layers", "recorded_gib"),
+    [
+        ("torch_fsdp2", True, 32, 7.71),
+        # While a layer runs.
+        ("torch_fsdp2", False, 8, 5.219),
+        ("huggingface", True, 8, 6.538),
+        ("huggingface", False, 8, 6.476),
+    ],
+)
+def test_the_root_unit_reduces_gradients_of_both_ends_last(
+    software, fp32, layers, recorded_gib
+) -> None:
+    """512 tokens beside a vocabulary of 128,256 on 64 virtual GPUs, FSDP2 and FSDP1."""
+    job = llama(software, 8, 3, 1, 8, 512, "full", "adam")
+    size = {"hidden_size": 4096, "ffn_hidden_size": 14336, "vocab_size": 128256}
+    reduced = "accumulate_grads_fp32" if software == "huggingface" else "reduce_grads_fp32"
+    job = replace(
+        job,
+        model=replace(job.model, num_layers=layers, **size),
+        cluster=replace(job.cluster, num_nodes=8),
+        framework=replace(job.framework, **{reduced: fp32}),
+    )
+    memory = ReplaySimulator().without_error_bar(job).memory
+    assert memory.peak_allocated_bytes - WORKSPACE == pytest.approx(recorded_gib * 2**30, rel=0.03)
+
+
+@pytest.mark.parametrize(
     ("zero_stage", "micro_batch", "count", "overlaps", "recorded"),
     [
         (1, 1, 1, False, 3_441_584_640),
@@ -183,6 +210,11 @@ def test_gradients_come_as_layers_go() -> None:
     assert static.most_absent == (2, 11)
     # While the optimizer runs gradients are there, and what was gathered for passes is not.
     assert static.absent_at_update == (3, 3)
+    ends = replace(static, head=7, joined=9)
+    assert ends.kinds["gradients"] == 25
+    assert [ends.absent(made, in_layer=True).gradients for made in (0, 4)] == [10, 2]
+    assert [ends.absent(made, in_layer=False).gradients for made in (0, 4)] == [20, 3]
+    assert ends.absent_at_update.gradients == 12
     there = {"parameters": 10, "gradients": 13, "optimizer": 4}
     assert static.kinds_without(static.absent_at_update) == there
 
