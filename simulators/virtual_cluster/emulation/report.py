@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
+import math
+import os
 import sys
 import threading
 import traceback
@@ -15,7 +18,7 @@ from time import process_time as _process_time
 from time import sleep as _sleep
 from typing import TYPE_CHECKING, Any
 
-from trainscout.simulators.predictor.io.command_line import EMULATOR_GAP
+from trainscout.simulators.predictor.io.command_line import EMULATOR_GAP, FAILURE
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.invariants import Finding
 
@@ -144,11 +147,13 @@ def watch(
     recorder: Recorder,
     wait_s: float = WAIT_S,
     accounted: Callable[[], bool] = lambda: False,
+    most_waits: float = math.inf,
 ) -> Callable[[], None]:
     """From now on, print where the main thread stands whenever it has waited for ``wait_s``, and
     with what it read of values that nobody knows when a step has taken as much of its processor.
 
-    ``accounted``: whether others say what it waits for now.
+    ``accounted``: whether others say what it waits for now. The process ends, as one that failed,
+    when it was said ``most_waits`` times in a row and no process that it started worked either.
 
     Returns:
         What ends that.
@@ -157,7 +162,7 @@ def watch(
     main = threading.main_thread().ident
     assert main is not None
     # No ``threading.Thread``: those of the script's process use the emulated device.
-    _thread.start_new_thread(_watch, (rank, recorder, wait_s, accounted, main, ended))
+    _thread.start_new_thread(_watch, (rank, recorder, wait_s, accounted, most_waits, main, ended))
     return lambda: ended.append(True)
 
 
@@ -166,11 +171,13 @@ def _watch(
     recorder: Recorder,
     wait_s: float,
     accounted: Callable[[], bool],
+    most_waits: float,
     main: int,
     ended: list[bool],
 ) -> None:
     since_s, cpu_s = _monotonic(), _process_time()
     step, began_s, patience_s = 0, cpu_s, wait_s
+    waits, started_s = 0, 0.0
     while not ended:
         _sleep(wait_s / 12)
         now_s, now_cpu_s = _monotonic(), _process_time()
@@ -184,11 +191,33 @@ def _watch(
             sys.stderr.write("\n".join([worked + _place(main), *lines, ""]))
             patience_s *= 2
         if accounted() or now_cpu_s - cpu_s > _IDLE_SHARE * wait_s:
-            since_s, cpu_s = now_s, now_cpu_s
+            since_s, cpu_s, waits = now_s, now_cpu_s, 0
         elif now_s - since_s >= wait_s:
-            waited_s = now_s - since_s
+            before_s, started_s = started_s, _started_cpu_s()
+            # A compiler that it started, say, works where it waits.
+            waits = 1 + (waits if started_s - before_s <= _IDLE_SHARE * wait_s else 0)
+            waited_s = waits * (now_s - since_s)
             sys.stderr.write(f"rank {rank} has waited for {waited_s:.0f} s: {_place(main)}\n")
-            since_s, cpu_s = now_s, now_cpu_s
+            since_s, cpu_s = now_s, _process_time()
+            if waits >= most_waits:
+                sys.stderr.flush()
+                os._exit(FAILURE)
+
+
+def _started_cpu_s() -> float:
+    """CPU seconds so far of all that this process started, those that ended included (Linux)."""
+    parent_of, ticks = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            process = int(stat.parent.name)
+            parent_of[process], ticks[process] = int(fields[1]), list(map(int, fields[11:15]))
+    started = [os.getpid()]
+    for one in started:
+        started += [process for process, parent in parent_of.items() if parent == one]
+    _, _, *ended = ticks.get(started[0], [0, 0])
+    spent = sum(ended) + sum(sum(ticks[process]) for process in started[1:])
+    return spent / os.sysconf("SC_CLK_TCK")
 
 
 def _place(thread: int) -> str:

@@ -25,6 +25,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
     run_rank,
     set_up,
 )
+from trainscout.simulators.virtual_cluster.emulation.report import watch
 from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank
 from trainscout.simulators.virtual_cluster.emulation.whole_command import run_training
@@ -32,6 +33,8 @@ from trainscout.simulators.virtual_cluster.traces.files import TraceWriter
 
 MODULE = "trainscout.simulators.virtual_cluster.trials.rank_server"
 READY = "ready"
+# Three minutes: libraries that look for the network try as long before they go on without.
+_MOST_WAITS = 3
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def _run(request: RankRequest, virtual: VirtualRank) -> int:
 
     def run(options: RankOptions) -> int:
         random.seed(0)
+        watch(options.rank, virtual.state.recorder, most_waits=_MOST_WAITS)
         if request.only_set_up:
             # Of a program that prepared.
             options.trace.unlink(missing_ok=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,6 +121,28 @@ def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None
     assert re.search(r"CPU s on step 3: .*test_public_scripts.py", line := capfd.readouterr().err)
     reads = "9 x item = False at kmeans.py:62\n  7 x item = 50 (expected) at kmeans.py:8\n"
     assert reads in line
+
+
+WAITING = """
+import subprocess, sys, time
+from types import SimpleNamespace
+from trainscout.simulators.virtual_cluster.emulation.report import watch
+
+watch(5, SimpleNamespace(finished_steps=3, unknown_values=list), 0.4, most_waits=3)
+if sys.argv[1] == "works":
+    busy = "import time\\nwhile time.process_time() < 2.5: pass"
+    subprocess.run([sys.executable, "-c", busy])
+else:
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("does", "code"), [("works", 0), ("waits", 1)])
+def test_a_rank_whose_processes_wait_too_is_ended(does: str, code: int) -> None:
+    command = [sys.executable, "-c", WAITING, does]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert ended.returncode == code, ended.stderr
+    assert len(re.findall(r"rank 5 has waited for [01] s: ", ended.stderr)) >= 3
 
 
 def test_traces_are_read_whatever_types_tensors_have() -> None:
