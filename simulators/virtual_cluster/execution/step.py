@@ -27,6 +27,8 @@ from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES
 from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
 from trainscout.simulators.virtual_cluster.traces.collate.collated import Collated, collate
+from trainscout.simulators.virtual_cluster.traces.collate.communication import ranks_text
+from trainscout.simulators.virtual_cluster.traces.collate.probe import untraced_peers
 from trainscout.simulators.virtual_cluster.traces.events import OPTIMIZER, HostGap, Phase, Trace
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost
@@ -217,6 +219,12 @@ def _assumptions(
     stood_for = job.world_size - len(job.traces)
     if stood_for:
         assumed.append(f"{len(job.traces)} ranks stand for {stood_for} others that do the same")
+    if len(job.traces) == 1 and (peers := untraced_peers(list(job.traces.values()))):
+        (rank,) = job.traces
+        assumed.append(
+            f"rank {rank} sends to or receives from {ranks_text(peers)}, which are taken to do as "
+            f"it does: where these are stages of a pipeline, trace them too (run --rank auto)"
+        )
     if rendezvous.unmatched_transfers:
         count = rendezvous.unmatched_transfers
         assumed.append(f"{count} sends or receives have no other side and wait for nobody")

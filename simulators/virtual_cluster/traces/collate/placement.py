@@ -2,7 +2,8 @@
 
 Ranks do what their places in the parallel grid make them do: stages of a pipeline differ,
 replicas do not. So the classes of the traced ranks are explained by as few families as possible:
-those whose position tells the class. Every position that occurs must have been traced.
+those whose position tells the class. Every position that occurs must have been traced. Where none
+do, ranks of one group are taken to do the same, unless traced ones do not.
 """
 
 from __future__ import annotations
@@ -144,12 +145,39 @@ def place(
             )
         if answers:
             return next(iter(answers))
+    if alike := _by_replicas(world_size, first_of, shared):
+        return alike
     raise InputError(
         "ranks",
         sorted(first_of),
         "their places in the communicators do not tell what the others do",
         "one rank of every pipeline stage and of whatever else differs",
     )
+
+
+def _by_replicas(
+    world_size: int, first_of: Mapping[int, int], shared: Iterable[Family]
+) -> tuple[int, ...] | None:
+    """For every rank the class of whom it shares a group with, where no group of such a family
+    has traced ranks of two: stages that send to each other on the world's group, and replicas."""
+    groups: list[tuple[int, ...]] = []
+    for family in shared:
+        theirs = distinct(tile(family, range(world_size)))
+        if all(len(_classes_in(members, first_of)) <= 1 for members in theirs):
+            groups += theirs
+    found, known = dict(first_of), 0
+    while len(found) > known:
+        known = len(found)
+        for members in groups:
+            inside = _classes_in(members, found)
+            if len(inside) > 1:
+                return None
+            found |= {rank: first for first in inside for rank in members}
+    return tuple([found[rank] for rank in range(world_size)]) if known == world_size else None
+
+
+def _classes_in(members: Iterable[int], class_of: Mapping[int, int]) -> set[int]:
+    return {class_of[rank] for rank in members if rank in class_of}
 
 
 def _shared_families(

@@ -324,6 +324,10 @@ def test_inner_stages_that_do_the_same_are_played_each() -> None:
     hop_s = max(transfer_s(1, at, at + 1, tuple(range(stages))) for at in range(stages - 1))
     assert ideal <= step.step_time_s < ideal + 4 * (micro_batches + stages) * hop_s
     assert [rank.rank for rank in step.ranks] == list(range(stages))
+    # Of one alone only what it sends tells.
+    others = "sends to or receives from [1], which are taken to do as it does"
+    assert any(others in each for each in play(scripts[0]).assumptions)
+    assert not any("which are taken" in each for each in step.assumptions)
 
 
 def test_stand_ins_play_for_ranks_that_were_not_traced() -> None:

@@ -109,6 +109,39 @@ def test_rings_go_round_for_every_member() -> None:
     assert fields == {"the other side of a send", "the other side of a recv"}
 
 
+def stage_on_the_world(rank: int, tp: int) -> events.Trace:
+    """Of two stages of two replicas of ``tp`` ranks, which send to each other on the world's."""
+    world, half = 4 * tp, 2 * tp
+    stage, block = rank // half, rank - rank % tp
+    own = [
+        events.Group("world", "default_pg", tuple(range(world))),
+        events.Group("tp", "", tuple(range(block, block + tp))),
+        events.Group("dp", "", tuple(sorted((rank, rank // half * half + (rank + tp) % half)))),
+    ]
+    forward = events.Phase(events.FORWARD, 0)
+    kind, peer = ("recv", rank - half) if stage else ("send", rank + half)
+    passed = events.PointToPoint(kind, "world", peer, 0, 8, "bfloat16", 0, 1, batch=0)
+    return events.Trace(events.Header(world, rank, 8, "h800", 1, (), {}), (*own, forward, passed))
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_replicas_tell_of_pipelines_on_the_worlds_group(tp: int) -> None:
+    world = 4 * tp
+    everyone = [stage_on_the_world(rank, tp) for rank in range(world)]
+    job = collate([everyone[0], everyone[world // 2]])
+    assert job.class_of_rank == collate(everyone).class_of_rank
+    assert job.class_of_rank == (0,) * (world // 2) + (world // 2,) * (world // 2)
+    assert not job.mismatches
+    sent = everyone[0].events[-1]
+    assert isinstance(sent, events.PointToPoint)
+    assert [job.peer(rank, sent) for rank in range(world // 2)] == list(range(world // 2, world))
+    alone = [
+        dataclasses.replace(each, events=(each.events[0], *each.events[3:])) for each in everyone
+    ]
+    with pytest.raises(InputError, match="do not tell what the others do"):
+        collate([alone[0], alone[world // 2]])
+
+
 def test_positions_that_do_not_tell_are_refused(everybody: list[events.Trace]) -> None:
     with pytest.raises(InputError, match="do not tell what the others do; rank 6 is not rank 0"):
         collate([everybody[rank] for rank in STAGES[:3]])
