@@ -371,15 +371,16 @@ def _mask_bytes(shard: Shard) -> int:
 def _exchanged_once(shard: Shard, sent: int, exchange: str, move: str) -> list[Op]:
     """Tokens sent once to each GPU that hosts an expert of theirs, and put in order; beside those
     copies, every token is read or written once on its own GPU."""
-    # Inside an NVLink domain a copy is passed on while others arrive (DeepEP): the network between
-    # domains decides.
-    traffic = _sent_once(shard, shard.ep_domains if shard.ep_domains > 1 else shard.ep)
     moved = _sent_once(shard, shard.ep) + busiest(shard, sent)
+    return [deepep(shard, exchange), Streaming(move, _mover(shard), moved, launches=2)]
+
+
+def deepep(shard: Shard, name: str) -> Collective:
+    """One of DeepEP's exchanges: inside an NVLink domain a copy is passed on while others arrive,
+    and the network between domains decides."""
+    traffic = _sent_once(shard, shard.ep_domains if shard.ep_domains > 1 else shard.ep)
     stored = traffic + _token_bytes(shard)
-    return [
-        Collective(exchange, "all_to_all", traffic, "ep", shard.dtype, stored_bytes=stored),
-        Streaming(move, _mover(shard), moved, launches=2),
-    ]
+    return Collective(name, "all_to_all", traffic, "ep", shard.dtype, stored_bytes=stored)
 
 
 def _weights(shard: Shard, suffix: str) -> Collective:

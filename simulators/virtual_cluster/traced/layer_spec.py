@@ -152,9 +152,9 @@ def check_traceable(job: Job) -> None:
     if moe is not None and (moe.load_imbalance != 1 or moe.routed):
         field = "model.moe.load_imbalance"
         raise InputError(field, moe.load_imbalance, "experts are traced evenly loaded", "1")
-    if moe is not None and moe.dispatcher == "deepep":
-        field = "model.moe.dispatcher"
-        raise InputError(field, moe.dispatcher, "is not traced", "alltoall, allgather")
+    if job.dispatcher == "deepep" and job.etp > 1:
+        problem = "is not traced under DeepEP, which then gathers over etp x ep"
+        raise InputError("recipe.etp", job.etp, problem, "1")
     if moe is not None and job.model.linear_bias and job.etp > 1:
         problem = "Megatron-Core refuses expert biases where experts are split"
         raise InputError("recipe.etp", job.etp, problem, "1")
@@ -262,6 +262,12 @@ def _spec(job: Job, kind: str) -> LayerSpec:
     # The vocabulary's padding depends on tp, which is in the spec; layers and names do not matter.
     model = replace(job.model, name="", source="", num_layers=1, num_mtp_layers=0)
     model = replace(model, layers=None, kinds={})
+    if model.moe is not None and job.dispatcher is not None:
+        # DeepEP exchanges nothing where a rank has all experts.
+        dispatcher = (
+            "alltoall" if job.dispatcher == "deepep" and recipe.ep == 1 else job.dispatcher
+        )
+        model = replace(model, moe=replace(model.moe, dispatcher=dispatcher))
     return LayerSpec(
         kind=kind,
         model=replace(model, tied_embeddings=False),

@@ -182,7 +182,12 @@ def _experts(spec: LayerSpec) -> dict[str, Any]:
         "moe_router_pre_softmax": moe.top_k == 1,
         "moe_ffn_hidden_size": moe.ffn_hidden_size,
         "moe_shared_expert_intermediate_size": moe.shared_ffn_hidden_size or None,
-        "moe_token_dispatcher_type": moe.dispatcher,
+        # DeepEP takes the router's weights in fp32.
+        **(
+            {"moe_token_dispatcher_type": "flex", "moe_router_dtype": "fp32"}
+            if moe.dispatcher == "deepep"
+            else {"moe_token_dispatcher_type": moe.dispatcher}
+        ),
         "moe_grouped_gemm": True,
         "moe_permute_fusion": spec.implementation == TRANSFORMER_ENGINE,
         "moe_router_fusion": spec.fused_router,

@@ -21,6 +21,7 @@ from trainscout.simulators.predictor.workload.megatron import (
     compose_workload,
     layer_runs,
 )
+from trainscout.simulators.predictor.workload.moe import deepep
 from trainscout.simulators.predictor.workload.parameters import (
     LocalParameters,
     embedding_parameters,
@@ -97,19 +98,18 @@ def _cut(op: Op, tp: int) -> list[Op]:
 def traced_workload(job: Job, traced: Mapping[layer_spec.LayerSpec, TracedLayer]) -> Workload:
     """One training step of a valid job out of its layers (``layer_specs_of``)."""
     known: dict[layer_spec.LayerSpec, Run] = {}
+    shard = Shard.of(job)
 
     def run(spec: layer_spec.LayerSpec, count: int = 1) -> Run:
         if spec not in known:
             found = traced[spec]
             known[spec] = Run(
-                _as_declared(found.forward, job),
-                _as_declared(found.backward, job),
+                _as_declared(found.forward, job, shard),
+                _as_declared(found.backward, job, shard),
                 1,
                 found.parameters,
             )
         return replace(known[spec], count=count)
-
-    shard = Shard.of(job)
 
     def chunk(shape: ChunkShape) -> Chunk:
         runs = (
@@ -153,15 +153,24 @@ def _head(run: Run, job: Job) -> Run:
     return replace(run, parameters=left)
 
 
-def _as_declared(block: Block, job: Job) -> Block:
-    """A traced block with what tracing leaves open: which generation of fused attention runs, and
-    communication that Transformer Engine's userbuffers cut up beside the products."""
+def _as_declared(block: Block, job: Job, shard: Shard) -> Block:
+    """A traced block with what tracing leaves open: which generation of fused attention runs,
+    communication that Transformer Engine's userbuffers cut up beside the products, and what DeepEP
+    moves, which no trace of a rank tells: to how many domains a token goes."""
     ops = tuple(
         replace(op, kernel=job.attention) if isinstance(op, Attention) else op for op in block.ops
     )
+    if job.dispatcher == "deepep":
+        ops = tuple(_exchanged(op, shard) for op in ops)
     if job.recipe.tp_comm_overlap:
         ops = overlap_products(ops, job.recipe.tp)
     return block if ops == block.ops else replace(block, ops=ops)
+
+
+def _exchanged(op: Op, shard: Shard) -> Op:
+    if isinstance(op, Collective) and (op.kind, op.communicator) == ("all_to_all", "etp_ep"):
+        return deepep(shard, op.name)
+    return op
 
 
 class TracedSimulator(ReplaySimulator):

@@ -249,6 +249,11 @@ def check_verifiable(job: Job) -> None:
     if not job.model.is_plain and (recipe.vpp > 1 or any(getattr(recipe, each) for each in split)):
         problem = "is not how Megatron-Core 0.16 splits hybrid models: in one part a stage"
         raise InputError("recipe.vpp", recipe.vpp, problem, "1")
+    if job.dispatcher == "deepep":
+        problem = (
+            "is traced by layers alone: whole ranks send a token to each GPU, not each domain"
+        )
+        raise InputError("recipe.moe_dispatcher", job.dispatcher, problem, "alltoall, allgather")
     if job.schedule != "1f1b":
         problem = "is not a schedule of Megatron-Core"
         raise InputError("recipe.schedule", job.schedule, problem, "1f1b")

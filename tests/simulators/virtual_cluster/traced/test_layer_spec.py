@@ -108,6 +108,14 @@ def test_ends_do_not_depend_on_experts() -> None:
     assert one[1].kind == MOE_LAYER
 
 
+def test_a_recipes_dispatcher_is_its_layers() -> None:
+    one, other = (layer_specs_of(make_job(MOE, ep=2, moe_dispatcher=d)) for d in (None, "deepep"))
+    assert (one[0], one[-1]) == (other[0], other[-1])
+    assert one[1] != other[1]
+    # A rank that has all experts exchanges nothing.
+    assert layer_specs_of(make_job(MOE, moe_dispatcher="deepep")) == layer_specs_of(make_job(MOE))
+
+
 def test_groups_fit_in_the_fewest_ranks() -> None:
     spec = next(p for p in layer_specs_of(make_job(MOE, ep=8, etp=1)) if p.kind == MOE_LAYER)
     assert spec.world_size == 8
@@ -135,6 +143,7 @@ def test_groups_fit_in_the_fewest_ranks() -> None:
         ("model.qkv_bias", replace(TINY, qkv_bias=False), {}),
         ("model.num_mtp_layers", replace(LLAMA, num_mtp_layers=1), {}),
         ("training.precision", TINY, {"training": {"precision": "tf32"}}),
+        ("recipe.etp", MOE, {"tp": 2, "ep": 2, "etp": 2, "moe_dispatcher": "deepep"}),
         ("model.layers", replace(HYBRID, kinds={"mamba": LONGER}), {"ep": 2}),
         ("recipe.recompute", HYBRID, {"ep": 2, "recompute": "full"}),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.needs import needs
-from tests.simulators.jobs import GPT175B
+from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, make_job
 from tests.simulators.virtual_cluster.traced.layer_cases import (
     CASES,
     KNOWN,
@@ -20,7 +22,13 @@ from tests.simulators.virtual_cluster.traced.layer_cases import (
     trace_cases,
 )
 from trainscout.simulators.predictor.question.layers import Layer
-from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, GroupedGemm, Streaming
+from trainscout.simulators.predictor.workload.ir import (
+    Alloc,
+    Collective,
+    Gemm,
+    GroupedGemm,
+    Streaming,
+)
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
@@ -111,6 +119,23 @@ def test_queries_keys_and_values_are_copied_as_often(case: str, traced: Traced) 
                 sum(op.launches for op in each if 100 * op.bytes > copied) for each in copies
             )
             assert launches == theirs_launches, one.name
+
+
+def test_deepep_moves_what_the_built_in_layers_move(tmp_path: Path) -> None:
+    # Two domains, to each of which a token goes at most once.
+    job = make_job(MIXTRAL_8X7B, batch=8, ep=8, moe_dispatcher="deepep")
+    job = replace(job, cluster=replace(job.cluster, num_nodes=2, gpus_per_node=4))
+    layers = trace_cases(tmp_path, {"mixtral": job})
+    moved, products = [], []
+    for source in (build_workload(job), traced_workload(job, layers)):
+        (run,) = (run for run in source.stages[0].chunks[0].runs if "moe" in run.forward.name)
+        ops = [*run.forward.ops, *run.backward.ops]
+        exchanges = [op for op in ops if isinstance(op, Collective) and op.kind == "all_to_all"]
+        moved.append([replace(op, name="") for op in exchanges])
+        products.append(sum(isinstance(op, Gemm | GroupedGemm) for op in ops))
+    assert moved[0] == moved[1]
+    assert len(moved[0]) == 4
+    assert products[0] == products[1]
 
 
 def test_what_is_kept_is_given_back(traced: Traced) -> None:

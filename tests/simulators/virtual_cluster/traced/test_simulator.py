@@ -51,6 +51,7 @@ JOBS = {
     "tied on one stage": make_job(TINY, tp=2, recompute="selective"),
     "untied": make_job(LLAMA, tp=4, sp=True, micro_batch=2),
     "experts": make_job(MOE, ep=4, tp=2, sp=True),
+    "DeepEP": make_job(MOE, ep=4, tp=2, sp=True, etp=1, moe_dispatcher="deepep"),
     "dense and experts": make_job(MLA_MOE, ep=2, pp=2),
     "large": make_job(GPT175B, tp=8, pp=4, sp=True, nodes=4, training={"attention": "unfused"}),
     "userbuffers": make_job(TINY, tp=4, sp=True, tp_comm_overlap=True),
