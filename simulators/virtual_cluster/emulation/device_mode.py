@@ -240,6 +240,8 @@ class DeviceMode(TorchDispatchMode):
         inputs = [as_argument(value, memory, read) for value in args]
         for name, value in kwargs.items():
             inputs.append((name, as_argument(value, memory, read)))
+        if operation.as_large:
+            read.clear()
         if not (written or read):
             return
         # What an operation returns of what it writes is among the results already.

@@ -99,6 +99,8 @@ class DeviceMemory:
         # Freed memory another stream may still use: where, how long, whose, and the uses.
         self._loose: list[tuple[int, int, int, dict[StreamKey, int]]] = []
         self._next = 0
+        # Whether what was launched so far may not be over: training has not begun.
+        self._sets_up = True
 
     @property
     def allocator(self) -> Allocator:
@@ -309,6 +311,7 @@ class DeviceMemory:
         """A new trace begins: what still lives keeps its memory and gets new numbers."""
         allocator = self._allocator = self._new_allocator()
         self._peaks = (0, 0)
+        self._sets_up = True
         self._loose.clear()
         self._virtual.clear()
         self._next = 0
@@ -383,6 +386,10 @@ class DeviceMemory:
 
     def used(self, reads: Parts, writes: Parts, stream: StreamKey) -> None:
         """A launch on ``stream`` reads and writes these; flag what it is not ordered after."""
+        if self._sets_up and self._recorder.phase != events.SETUP:
+            # Before its first forward pass a script fetches a batch, which takes longer.
+            self._sets_up = False
+            self._order.host_wait_device()
         number = self._order.launch(stream)
         if self._virtual:
             self._fused(reads, writes)

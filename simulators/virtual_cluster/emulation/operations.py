@@ -62,8 +62,9 @@ class Operation:
 
     ``kind``: VIEW shares memory with its argument and launches nothing; WRITE returns what it
     writes, or nothing; FRESH returns new memory; RESHAPES changes an argument's size or strides in
-    place; ALLOCATES makes memory without writing it; COMPOSITE is made of others. ``written`` are
-    positions and names of the arguments it writes; ``returned`` are, for WRITE, those it returns.
+    place; ALLOCATES makes memory without writing it; COMPOSITE is made of others. ``as_large``: it
+    asks its arguments for their sizes alone. ``written`` are positions and names of the arguments
+    it writes; ``returned`` are, for WRITE, those it returns.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Operation:
     returned: tuple[tuple[int, str], ...]
     returns_one: bool
     large_factory: bool
+    as_large: bool
     copies: bool
     copies_lists: bool
     pointwise: bool
@@ -140,6 +142,7 @@ def _describe(func: Any) -> Operation:
         returned=tuple(returned),
         returns_one=len(aliases) == 1,
         large_factory=base in _FACTORIES,
+        as_large=base.endswith("_like") or base.startswith("new_"),
         copies=base in ("_to_copy", "copy_"),
         copies_lists=base in ("_foreach_copy_", "all_gather_copy_in"),
         pointwise=torch.Tag.pointwise in func.tags,

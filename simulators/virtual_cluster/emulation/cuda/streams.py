@@ -115,6 +115,7 @@ class Stream(torch.Stream):
 
     def query(self) -> bool:
         """Whether the stream is idle: nobody knows without device time, so yes."""
+        self.state.order.host_wait_stream(int(self.stream_id))
         return True
 
     def synchronize(self) -> None:
@@ -191,6 +192,7 @@ class Event:
 
     def query(self) -> bool:
         """Whether it has happened: nobody knows without device time, so yes."""
+        self.state.order.host_wait_event(self.number)
         return True
 
     def synchronize(self) -> None:

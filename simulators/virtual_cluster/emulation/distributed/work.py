@@ -77,6 +77,10 @@ class Arrival:
         state.recorder.emit(WorkWait(self.number, stream, blocks))
         self._tensors = None
 
+    def seen(self) -> None:
+        """The host saw that it is over."""
+        self._state.order.host_wait_point(self._point)
+
 
 class VirtualWork(_Over):
     """One launched communication: ``wait`` holds back the current stream, not the host."""
@@ -91,6 +95,11 @@ class VirtualWork(_Over):
         """Later work of the current stream runs after this communication."""
         with self._state.recorder:
             self.arrival.waited_on(self._state.shim.stream())
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over: nobody knows without device time, so yes."""
+        self.arrival.seen()
         return True
 
     def block_current_stream(self) -> None:
@@ -127,6 +136,10 @@ class WorkBatch(_Over):
         for work in self._works:
             work.wait(timeout)
         return True
+
+    def is_completed(self) -> bool:
+        """Whether each is over."""
+        return all(work.is_completed() for work in self._works)
 
     def result(self) -> Any:
         """The tensors they wrote."""

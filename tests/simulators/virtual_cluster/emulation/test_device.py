@@ -81,6 +81,10 @@ def test_using_a_result_before_waiting_for_its_collective_is_flagged(run: Run) -
     assert len(run.of("collective in flight", Violation)) == 1
 
 
+def test_what_the_host_saw_to_be_over_and_what_asks_for_sizes_alone_do_not_race(run: Run) -> None:
+    assert not run.of("seen to be over", Violation)
+
+
 def test_collectives_say_who_takes_part_and_what_moves(run: Run) -> None:
     (group,) = run.of("collectives", Group)
     assert (group.description, group.ranks) == ("ODD", (1, 5, 7, 9))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
 from trainscout.simulators.virtual_cluster.emulation.stream_order import StreamOrder, StreamUses
+from trainscout.simulators.virtual_cluster.traces.events import FORWARD, SETUP
 
 MAIN, SIDE, THIRD = 0, 1, 2
 streams = st.sampled_from([MAIN, SIDE, THIRD])
@@ -72,3 +78,21 @@ def test_writes_race_with_reads_and_reads_do_not_race() -> None:
     order.record(1, MAIN)
     order.wait(1, SIDE)
     assert not list(uses.conflicts(order, SIDE, (0, 512), writes=True))
+
+
+def test_what_set_up_launched_is_over_once_training_begins() -> None:
+    # DistributedDataParallel made on a stream of its own, as Lightning does: PyTorch's notes on
+    # CUDA graphs ask for that, and for no wait.
+    pytest.importorskip("torch")
+    from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory, DeviceStorage
+
+    flagged: list[Any] = []
+    recorder: Any = SimpleNamespace(phase=SETUP, violation=lambda *said: flagged.append(said))
+    memory = DeviceMemory(recorder, StreamOrder(), 2**30, 0, AllocatorSettings, id)
+    part = [(DeviceStorage(0, 512, MAIN, None), (0, 512))]
+    memory.used([], part, SIDE)
+    recorder.phase = FORWARD
+    memory.used(part, [], MAIN)
+    assert not flagged
+    memory.used([], part, SIDE)
+    assert [kind for kind, _ in flagged] == ["wrong stream"]

@@ -402,5 +402,19 @@ print(type(layer.weight).__name__, isinstance(layer.weight, Quantised), layer.we
 print(layer.weight.shape, layer.weight.dtype, layer.weight.device)
 pop()
 
+push("seen to be over")
+work = dist.all_reduce(data, async_op=True)
+assert work.is_completed()
+data.add_(1)
+work.wait()
+event.record()
+assert event.query()
+with torch.cuda.stream(side):
+    data.mul_(3)
+torch.ones_like(data)
+assert side.query()
+data.add_(1)
+pop()
+
 dist.destroy_process_group()
 raise SystemExit(7)
