@@ -41,6 +41,9 @@ def precision_of(
     old = era.before(DATES["mixed_without_shards_in_torchtitan"])
     if its_own and old and arithmetic in ("", "mixed", "bf16"):
         return "fp32", ("mixed precision is FSDP's in TorchTitan, and there are no shards: fp32",)
+    older = era.before(DATES["compute_types_of_packed_weights"])
+    if older and statement.says("autocast", "none") and statement.says("frozen_weights"):
+        return "fp32", ("no autocast: packed weights are multiplied by what norms make, fp32",)
     if not row.dtype:
         return default, (f"precision not published: {default}",)
     if not arithmetic:

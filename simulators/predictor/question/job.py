@@ -198,9 +198,9 @@ class Job:
 
     @property
     def fp32_outputs(self) -> bool:
-        """Whether layers of packed weights make fp32 (``Framework.fp32_beside_packed``)."""
+        """Whether 16-bit layers of packed weights make fp32 (``Framework.fp32_beside_packed``)."""
         packed = self.frozen_weights != "16bit" and self.recipe.zero_stage < 3
-        return self.framework.fp32_beside_packed and packed
+        return self.framework.fp32_beside_packed and packed and self.precision in ("bf16", "fp16")
 
     @property
     def _keeps_whole_weights(self) -> bool:

@@ -214,7 +214,8 @@ def adapters(job: Job) -> Broken:
         return "tp", f"tp={recipe.tp} does not divide the rank {lora.rank} of training.lora"
     if "operations" in (recipe.recompute_modules or "").split("+"):
         return "recompute_modules", "operations is not modelled with training.lora"
-    if lora.packs_weights and job.precision not in ("bf16", "fp16"):
+    wide = ("fp32", "tf32") if lora.frozen_weights != "int8" else ()
+    if lora.packs_weights and job.precision not in ("bf16", "fp16", *wide):
         kept = f"weights in {lora.frozen_weights} beside training.lora are multiplied in 16 bits"
         return "precision", f"{kept}, not in {job.precision}"
     return None

@@ -2,13 +2,13 @@
 keeps them.
 
 A weight of a layer is made 16-bit for every product that reads it and let go behind it: forward,
-again where the layer is recomputed, and for the input's gradient (``MatMul4Bit``, 0.50). Four bits
-(``nf4``; FP4 lies the same way) have an fp32 scale for 64 weights; in ``nf4_double`` these are
-8-bit ones under an fp32 scale for 256, put together in fp32 first. Eight bits (LLM.int8(),
-``MatMul8bitLt``) have a scale for a row, left out here, and are multiplied forward by inputs
-quantised in fp16: a product priced as one in 16 bits, whose sums of 32 bits are scaled behind it.
-Scales are no parameters: FSDP and ZeRO 3 shard and gather packed weights alone. Embeddings, norms,
-routers, towers and the head stay in 16 bits.
+again where the layer is recomputed, and for the input's gradient (``MatMul4Bit``, 0.50); of four
+bits fp32 in a job of that precision. Four bits (``nf4``; FP4 lies the same way) have an fp32 scale
+for 64 weights; in ``nf4_double`` these are 8-bit ones under an fp32 scale for 256, put together in
+fp32 first. Eight bits (LLM.int8(), ``MatMul8bitLt``) have a scale for a row, left out here, and
+are multiplied forward by inputs quantised in fp16: a product priced as one in 16 bits, whose sums
+of 32 bits are scaled behind it. Scales are no parameters: FSDP and ZeRO 3 shard and gather packed
+weights alone. Embeddings, norms, routers, towers and the head stay in 16 bits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def unpacking(
     stacked = shard.stacks_experts and name.startswith("expert_")
     if kept is None or name in ENDS or stacked:
         return [], []
-    moved = int(kept.moved * inputs * outputs)
+    moved = int(_moved(shard) * inputs * outputs)
     unpacked: list[Op] = [Streaming(f"{name}{_UNPACKED}", "cast", moved, products * kept.launches)]
     if shard.frozen_weights != "int8":
         return unpacked, unpacked
@@ -66,14 +66,17 @@ def with_unpacked(shard: Shard, parts: Sequence[Part]) -> list[Part]:
 
 
 def _largest(shard: Shard, ops: Sequence[Op]) -> int:
-    kept = PACKED.get(shard.frozen_weights)
-    assert kept is not None
     made = (
-        op.bytes * kept.launches // op.launches
+        op.bytes * PACKED[shard.frozen_weights].launches // op.launches
         for op in ops
         if isinstance(op, Streaming) and op.name.endswith(_UNPACKED)
     )
-    return int(max(made, default=0) * shard.element_bytes / kept.moved)
+    return int(max(made, default=0) * shard.element_bytes / _moved(shard))
+
+
+def _moved(shard: Shard) -> float:
+    """Bytes that making one weight reads and writes."""
+    return PACKED[shard.frozen_weights].moved + shard.element_bytes - 2
 
 
 def gathered_bytes(shard: Shard, parameters: LocalParameters) -> int:

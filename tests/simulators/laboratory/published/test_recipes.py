@@ -139,6 +139,20 @@ def test_torchtitan_mixed_precisions_of_shards_alone(label, dp, precision):
     assert replayable(framework=label, dtype="bf16", **split).job.precision == precision
 
 
+@pytest.mark.parametrize(
+    ("notes", "label", "precision"),
+    [
+        ("QLoRA rank 8 on all-linear; no autocast", "Transformers 4.49", "fp32"),
+        ("QLoRA rank 8 on all-linear; no autocast", "Transformers 5.1", "bf16"),
+        ("QLoRA rank 8 on all-linear", "Transformers 4.49", "bf16"),
+        ("LoRA rank 8 on all-linear; no autocast", "Transformers 4.49", "bf16"),
+    ],
+)
+def test_packed_weights_are_multiplied_in_fp32_where_no_autocast_was(notes, label, precision):
+    outcome = replayable(framework=f"Hugging Face {label}", dtype="bf16", notes=notes)
+    assert outcome.job.precision == precision
+
+
 def test_experts_with_tensor_parallelism_need_sequence_parallelism():
     outcome = job_of(replace(EXPERTS, sp=0), declarations())
     assert isinstance(outcome, Replayable)

@@ -54,6 +54,17 @@ def test_weights_are_unpacked_for_both_products() -> None:
     assert unpacked_bytes(quantised("int8", RECORDED), "forward") == 0
 
 
+def test_in_fp32_four_bits_are_unpacked_to_as_much_and_nothing_is_cast() -> None:
+    narrow, wide = (quantised("nf4", RECORDED, {"precision": each}) for each in ("bf16", "fp32"))
+    more = unpacked_bytes(wide, "forward") - unpacked_bytes(narrow, "forward")
+    assert more == 2 * WEIGHTS
+    casts = [op.name for op in operations(wide, "forward", Streaming) if op.name.endswith("_cast")]
+    assert not [name for name in casts if "logits" not in name]
+    with pytest.raises(InputError, match="in 16 bits, not in tf32"):
+        check_job(quantised("int8", RECORDED, {"precision": "tf32"}))
+    check_job(quantised("nf4", RECORDED, {"precision": "tf32"}))
+
+
 def test_recomputation_unpacks_again() -> None:
     plain, again = (
         unpacked_bytes(quantised("nf4", recompute=each), "backward") for each in ("none", "full")
