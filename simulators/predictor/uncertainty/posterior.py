@@ -5,10 +5,11 @@ of one table share; of what those on one GPU, of one software, model, precision,
 something that changes smoothly with sizes and degrees; of each part of the step times how much
 longer that part takes; and of an error of its own. How large each is was learned from published
 runs (``calibration_prior.yaml``, by ``trainscout calibrate evidence``). The errors of single runs
-have heavy tails (Student's t, so that one wrong run does not decide), as has what all runs on one
-GPU, of one software, share (half-Cauchy, so that runs which agree are believed however far off);
-how large they are is learned from the runs themselves: every size of ``NOISES`` and ``OVERALLS``
-is weighed by how well it explains them.
+have heavy tails (Student's t, so that one wrong run does not decide), as have what all runs on one
+GPU, of one software, share and what changes smoothly (half-Cauchy, so that runs which agree are
+believed however far off, all of them or those of one kind); how large they are is learned from the
+runs themselves: every size of ``NOISES``, ``OVERALLS`` and ``SMOOTHS`` is weighed by how well it
+explains them.
 
 Rasmussen and Williams 2006, equations 2.25, 2.26 and 2.30; weights of runs as in the EM algorithm
 for errors of Student's t (Lange, Little and Taylor 1989).
@@ -40,12 +41,30 @@ NOISES = np.array([0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.2, 0.4])
 OVERALLS = np.array([1.0, 4.0, 16.0, 64.0])
 """How many times as large as those of publications an error that all runs on one GPU, of one
 software, share may be."""
-# Each with each.
-_NOISES = np.tile(NOISES, len(OVERALLS))
-_WIDER = np.repeat(OVERALLS**2 - 1, len(NOISES))
-# Of a half-Cauchy distribution (Gelman 2006), each what is nearest to it.
-_BELOW = np.arctan([0, *np.sqrt(OVERALLS[:-1] * OVERALLS[1:]), np.inf]) * 2 / np.pi
-_LOG_CHANCES = np.repeat(np.log(np.diff(_BELOW)), len(NOISES))
+SMOOTHS = np.array([1.0, 4.0, 16.0])
+"""How many times as large as in publications what changes smoothly may be."""
+# The rarer, the narrower are bars by two or three runs. Of 0.03 to 1 chosen with the published
+# runs of docs/calibration.md in view, whose smooth errors are rarely wider than the prior's.
+_SMOOTHS_WIDTH = 0.03
+
+
+def _log_chances(scales: Vector, width: float = 1.0) -> Vector:
+    """Of a half-Cauchy distribution of that width (Gelman 2006), each what is nearest to it."""
+    borders = np.sqrt(scales[:-1] * scales[1:]) / width
+    below = np.arctan([0, *borders, np.inf]) * 2 / np.pi
+    logs: Vector = np.log(np.diff(below))
+    return logs
+
+
+def _each(*of: Vector) -> tuple[Vector, ...]:
+    """Each with each, as columns."""
+    return tuple(grid.ravel() for grid in np.meshgrid(*of, indexing="ij"))
+
+
+_WIDER, _SMOOTHER, _NOISES = _each(OVERALLS**2 - 1, SMOOTHS**2 - 1, NOISES)
+_LOG_CHANCES = sum(
+    _each(_log_chances(OVERALLS), _log_chances(SMOOTHS, _SMOOTHS_WIDTH), np.zeros(len(NOISES)))
+)
 FREEDOM = 4.0
 """Degrees of freedom of Student's t, of errors and of what is predicted."""
 _ROUNDS = 3
@@ -187,13 +206,13 @@ def compare(one: Columns, other: Columns) -> Compared:
 
 def covariance(prior: Prior, pairs: Compared) -> Vector:
     """Covariance (n, m) of the errors of runs but for what is each one's own."""
+    fixed: Vector = prior.overall**2 + prior.kind**2 * pairs.kinds + prior.part**2 * pairs.parts
+    return fixed + _smooth(prior, pairs)
+
+
+def _smooth(prior: Prior, pairs: Compared) -> Vector:
     squared = pairs.apart / prior.length**2 + prior.distance**2 * (len(KINDS) - pairs.kinds)
-    found: Vector = (
-        prior.overall**2
-        + prior.kind**2 * pairs.kinds
-        + prior.smooth**2 * np.exp(-0.5 * squared)
-        + prior.part**2 * pairs.parts
-    )
+    found: Vector = prior.smooth**2 * np.exp(-0.5 * squared)
     return found
 
 
@@ -205,22 +224,25 @@ def variance(prior: Prior, of: Columns) -> Vector:
 
 
 def covariances(prior: Prior, pairs: Compared) -> Vector:
-    """``covariance`` by noise and overall error, (..., s, n, m)."""
+    """``covariance`` by noise, overall and smooth error, (..., s, n, m)."""
     wider = prior.overall**2 * _WIDER[:, None, None] * pairs.machine[..., None, :, :]
+    wider += _SMOOTHER[:, None, None] * _smooth(prior, pairs)[..., None, :, :]
     found: Vector = covariance(prior, pairs)[..., None, :, :] + wider
     return found
 
 
 def variances(prior: Prior, of: Columns) -> Vector:
     """The diagonals of ``covariances``, (..., s, n)."""
-    found: Vector = variance(prior, of)[..., None, :] + prior.overall**2 * _WIDER[:, None]
+    wider = prior.overall**2 * _WIDER + prior.smooth**2 * _SMOOTHER
+    found: Vector = variance(prior, of)[..., None, :] + wider[:, None]
     return found
 
 
 @dataclass(frozen=True)
 class Conditioned:
-    """Runs with known errors, by noise and overall error (s): logarithms of ``weights`` (s,),
-    ``pull`` (s, n), the inverse covariance times the errors, and that ``inverse`` (s, n, n)."""
+    """Runs with known errors, by noise, overall and smooth error (s): logarithms of ``weights``
+    (s,), ``pull`` (s, n), the inverse covariance times the errors, and that ``inverse`` (s, n, n).
+    """
 
     log_weights: Vector
     pull: Vector
@@ -233,7 +255,7 @@ def condition(prior: Prior, covariances: Vector, errors: Vector) -> Conditioned:
 
 
 def explained(covariances: Vector, errors: Vector) -> Conditioned:
-    """``condition`` with every noise and overall error as probable as any other beforehand."""
+    """``condition`` with every noise and size as probable as any other beforehand."""
     variances = _NOISES[:, None] ** 2
     weights = np.ones((*errors.shape[:-1], len(_NOISES), errors.shape[-1]))
     identity, own = np.eye(errors.shape[-1]), errors[..., None, :]

@@ -56,6 +56,21 @@ def test_runs_that_agree_are_believed_however_far_off_they_are(times: float) -> 
     assert abs(found.errors(columns(OTHER))[0]) < 0.05
 
 
+@pytest.mark.parametrize("apart", [0.04, 0.08, 0.12, 0.2, 0.3])
+@pytest.mark.parametrize(
+    "halves", [{"recompute": "full"}, {"precision": "fp8"}, {"num_gpus": 64}, {"gpu": "b200"}]
+)
+def test_halves_of_the_runs_that_differ_in_a_trait_are_no_outliers(apart, halves):
+    known = [replace(ONE, micro_batch=m, **more) for more in ({}, halves) for m in (1, 2, 4)]
+    errors = np.log([1 + apart] * 3 + [1 - apart] * 3)
+    other = columns(replace(ONE, micro_batch=8), replace(ONE, micro_batch=8, **halves))
+    found = Posterior(columns(*known), errors)
+    assert found.errors(other) == pytest.approx(errors[[0, -1]], abs=0.5 * apart)
+    low, high = found.ends(other, 0.8)
+    assert (low < errors[[0, -1]]).all()
+    assert (errors[[0, -1]] < high).all()
+
+
 def test_one_wrong_run_does_not_decide():
     known = columns(*(replace(ONE, tp=tp) for tp in (1, 2, 4, 8)))
     right = Posterior(known, np.full(4, 0.05), LEVEL).errors(columns(ONE))[0]
@@ -75,8 +90,9 @@ def test_without_anything_alike_nothing_is_said_and_the_bar_is_the_prior():
     )
     found = Posterior(columns(ONE), np.array([0.2]), prior)
     assert abs(found.errors(columns(far))[0]) < 0.005
+    weights = np.exp(found.known[2].log_weights)
     assert found.spreads(columns(far))[0] ** 2 == pytest.approx(
-        posterior.variance(prior, columns(far))[0], rel=0.05
+        weights @ posterior.variances(prior, columns(far))[:, 0], rel=0.05
     )
 
 
