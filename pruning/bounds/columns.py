@@ -279,9 +279,12 @@ class Columns:
         pricer = self.bounds.pricer(job)
         workload = Workload((), dict(pricer.communicators), Shard.of(job).boundary_bytes)
         seconds = boundary_seconds(job, workload, pricer.factors).tolist()
-        by_link = {True: 0.0, False: 0.0}
-        by_link |= dict(zip(boundary_crosses_domain(job), seconds, strict=True))
-        return by_link[True], by_link[False]
+        links = list(zip(boundary_crosses_domain(job), seconds, strict=True))
+        between, inside = (
+            min((each_s for crosses, each_s in links if crosses is link), default=0.0)
+            for link in (True, False)
+        )
+        return between, inside
 
     def pass_times(self) -> PassTimes:
         link_of, boundaries = self.once_each(

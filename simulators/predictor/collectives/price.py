@@ -320,8 +320,9 @@ def price_send_recv(
     require_positive("send_recv.bytes", size_bytes, allow_zero=True)
     if communicator.size <= 1 or size_bytes == 0:
         return _FREE
-    if crosses_nodes and cluster.num_nodes > 1:
-        return _send_between_nodes(size_bytes, wiring_of(communicator, gpu, cluster))
+    wiring = wiring_of(communicator, gpu, cluster)
+    if crosses_nodes and cluster.num_nodes > 1 and wiring.multi_node:
+        return _send_between_nodes(size_bytes, wiring)
     # Outside the NVLink domain but in the same server: two islands, over PCIe.
     members = (1, 2) if crosses_nodes else (2, 1)
     pair = Communicator(communicator.name, 2, *members)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,17 +71,21 @@ def boundary_transfers(
         gather_price = price_collective("all_gather", sent.bytes, peers, job.gpu, job.network)
         sent = SendRecv("boundary", sent.bytes // peers.size, "pp")
         gather_price = calibrated_price(gather_price, peers.nodes > 1, factors)
-    crossing = boundary_crosses_domain(job)
+    links = list(zip(boundary_crosses_domain(job), boundary_leaves_node(job), strict=True))
     transfers = {}
-    for crosses in set(crossing):
-        if congestion is None:
+    for crosses, leaves in set(links):
+        if crosses > leaves and job.cluster.num_nodes > 1:
+            # Between islands of one server, past the network.
+            server = replace(job.network, num_nodes=1)
+            price = price_send_recv(sent.bytes, crosses, group, job.gpu, server)
+        elif congestion is None:
             price = price_send_recv(sent.bytes, crosses, group, job.gpu, job.network)
         else:
             price = congestion.price(sent, crosses, group)
         price = calibrated_price(price, crosses, factors)
         noticed_s = job.framework.p2p_poll_s if crosses else 0.0
-        transfers[crosses] = Boundary(sent, price, gathered, gather_price, noticed_s)
-    return tuple(transfers[crosses] for crosses in crossing)
+        transfers[crosses, leaves] = Boundary(sent, price, gathered, gather_price, noticed_s)
+    return tuple(transfers[link] for link in links)
 
 
 def boundary_seconds(job: Job, workload: Workload, factors: Factors = AS_IT_COMES) -> Floats:
@@ -94,6 +98,14 @@ def boundary_crosses_domain(job: Job) -> list[bool]:
     """Whether each stage and the next (the last: and the first) lie in different domains."""
     ((_, apart),) = spans(job)["pp"]
     return list(_crosses(job.recipe.pp, apart, job.cluster.domain, job.world_size))
+
+
+def boundary_leaves_node(job: Job) -> list[bool]:
+    """Whether what each stage sends to the next (the last: to the first) takes the network: they
+    lie in different domains and in different servers."""
+    ((_, apart),) = spans(job)["pp"]
+    node = max(job.cluster.domain, job.cluster.gpus_per_node)
+    return list(_crosses(job.recipe.pp, apart, node, job.world_size))
 
 
 @functools.lru_cache(maxsize=1024)

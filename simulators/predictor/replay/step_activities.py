@@ -33,7 +33,7 @@ from trainscout.simulators.predictor.workload.communicators import dimension, sp
 from trainscout.simulators.predictor.workload.ir import Block, Collective, SendRecv
 
 from .assemble import Assembler, Program
-from .boundary import Boundary, boundary_crosses_domain
+from .boundary import Boundary, boundary_leaves_node
 from .congestion import Congestion
 from .device_block import group_slowdowns, overlap_groups
 from .engine import Floats, Ints, Times
@@ -374,7 +374,7 @@ class _Build:
         """A transfer between stages: the sending, then what is done about it on arrival."""
         boundary = self.of.boundaries[boundary_of]
         gang = self._sending(stage, to, lane)
-        if gang.made is None or not boundary_crosses_domain(self.job)[boundary_of]:
+        if gang.made is None or not boundary_leaves_node(self.job)[boundary_of]:
             node = self.add(seconds)
             return node, node
         part = _TaskPart(boundary.price.seconds, boundary.sent, boundary.price)

@@ -347,7 +347,7 @@ class Communicator:
     def pair(self) -> Communicator:
         """Two neighbours by themselves, on two nodes where it spans several."""
         nodes = min(self.nodes, 2)
-        return replace(self, size=2, ranks_per_node=2 // nodes, nodes=nodes, reach=0)
+        return replace(self, size=2, ranks_per_node=2 // nodes, nodes=nodes)
 
 
 _SIZES = attrgetter("m", "n", "k", "batch")

@@ -165,6 +165,14 @@ def test_transfers_cross_nodes_where_stages_do(
     assert boundary_seconds(polls, workload).tolist() == [1.5 * each for each in crossing]
 
 
+def test_stages_of_one_server_without_nvlink_send_past_its_network() -> None:
+    job = make_job(TINY, nodes=2, pp=4)
+    islands = replace(job, cluster=replace(job.cluster, nvlink_domain=1, nic_gbps=1))
+    inside, between, *rest = boundary_seconds(islands, build_workload(islands)).tolist()
+    assert rest == [inside, between]
+    assert between > 10 * inside
+
+
 def test_direction_of_a_pass_decides_who_sends(machine: Machine) -> None:
     machine(Rates(send_s=SEND_S))
     job = make_job(TINY, pp=2)
