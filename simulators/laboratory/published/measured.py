@@ -46,7 +46,7 @@ MEMORY_KINDS = {
 _LOG_RESERVED = ("torchtitan", "nanotron")
 # ms-swift logs the reserved peak as "memory(GiB)" (swift/trainers/patcher.py, megatron/callbacks).
 _SWIFT = re.compile(r"\bswift\b")
-_NO_PEAK = re.compile(r"\bmean\b")
+_NO_PEAK = re.compile(r"\bmean\b|\bone figure for\b")
 
 
 @dataclass(frozen=True)

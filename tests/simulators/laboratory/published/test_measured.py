@@ -128,6 +128,8 @@ def test_what_a_memory_figure_counts(changes, kind):
     row = replace(RUN, measured_peak_mem_gib=40.0, **changes)
     assert measured_memory(row) == (kind, 40 * 2**30)
     assert measured_memory(replace(row, memory_kind="mean of what is allocated")) is None
+    one = "one figure for eager, compiled and 8-bit runs"
+    assert measured_memory(replace(row, memory_kind=one)) is None
 
 
 def test_the_device_holds_what_is_reserved_and_what_the_allocator_does_not_see():
