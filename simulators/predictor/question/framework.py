@@ -139,8 +139,8 @@ class Framework:
     residual stream, norms and the loss are fp32. Frozen weights, ZeRO and pipelines have 16-bit
     ones."""
     fp32_adapters: bool = False
-    """Adapters that no ZeRO shards are in fp32 beside 16-bit weights, cast for each product, and
-    their input is cast to fp32 and back (PEFT since 0.12 under ``autocast``)."""
+    """Adapters that no ZeRO shards are in fp32 beside 16-bit weights, and so is what they read
+    (PEFT since 0.12); under ``autocast`` both are cast back for each product."""
     dora_of_factors: bool = False
     """DoRA multiplies its two factors, of each rank's share of a weight (Megatron-Bridge); PEFT
     sends a unit matrix through them, and norms whole weights."""

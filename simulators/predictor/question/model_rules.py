@@ -214,8 +214,11 @@ def adapters(job: Job) -> Broken:
         return "tp", f"tp={recipe.tp} does not divide the rank {lora.rank} of training.lora"
     if "operations" in (recipe.recompute_modules or "").split("+"):
         return "recompute_modules", "operations is not modelled with training.lora"
-    wide = ("fp32", "tf32") if lora.frozen_weights != "int8" else ()
-    if lora.packs_weights and job.precision not in ("bf16", "fp16", *wide):
+    wide = job.keeps_fp32_adapters and not job.framework.autocast
+    if wide and "fp32" not in job.gpu.peak_flops:
+        return "framework", f"{job.gpu.name} multiplies no fp32 adapters (framework.autocast=true)"
+    also = ("fp32", "tf32") if lora.frozen_weights != "int8" else ()
+    if lora.packs_weights and job.precision not in ("bf16", "fp16", *also):
         kept = f"weights in {lora.frozen_weights} beside training.lora are multiplied in 16 bits"
         return "precision", f"{kept}, not in {job.precision}"
     return None

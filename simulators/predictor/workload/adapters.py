@@ -6,7 +6,8 @@ columns from the gathered input, and they are gathered; beside a row-parallel la
 are summed, B makes its share of the outputs, and they are gathered (under sequence parallelism
 each rank then takes its tokens). Adapters compute in 16 bits, whatever their layer does; PEFT's
 that are kept in fp32 under autocast read a copy of their own (0.21: the input is cast to fp32,
-dropped there, and cast back), and casts of their factors.
+dropped there, and cast back), and casts of their factors; without it they compute in fp32, in
+which what they make is scaled and added, and the sum is cast back.
 
 DoRA (Liu et al. 2024, eq. 5) is ``y = m / |W + s B A| (W x + s B A x)`` with a magnitude ``m`` and
 a norm a row of ``W``, taken anew in every pass and without gradients: on one rank PEFT 0.21's, on
@@ -47,7 +48,8 @@ def input_bytes(shard: Shard, name: str) -> float:
     bits (as dropped, with the mask), a frozen weight not at all."""
     if is_adapted(shard, name):
         assert shard.lora is not None
-        return shard.element_bytes + bool(shard.lora.dropout)
+        size = 4 if shard.multiplies_adapters_wide else shard.element_bytes
+        return size + bool(shard.lora.dropout)
     return shard.of_product(name).linear_input_bytes if shard.trains else 0
 
 
@@ -82,7 +84,8 @@ def adapter(
 ) -> tuple[list[Op], list[Op]]:
     """Forward and backward operations of one adapter; sizes are this rank's, as in ``linear``."""
     assert shard.lora is not None
-    rank, size, dtype = shard.lora.rank, shard.element_bytes, shard.dtype
+    rank, size = shard.lora.rank, shard.element_bytes
+    dtype = "fp32" if shard.multiplies_adapters_wide else shard.dtype
     sharded = shard.tp if parallel else 1
     narrow = rank // sharded if parallel == "column" else rank
     made = outputs // sharded if parallel == "row" else outputs
@@ -104,8 +107,12 @@ def adapter(
     # Scaled, then added to what the layer made, of a row-parallel one a rank's own tokens under
     # sequence parallelism; the gradients of the shared input are added up.
     whole = (tokens // sharded if parallel == "row" and shard.sp else tokens) * outputs
-    added: list[Op] = [Streaming(f"{own}add", "elementwise", 5 * whole * size, launches=2)]
-    scaled: list[Op] = [Streaming(f"{own}scale_bwd", "elementwise", 2 * whole * size)]
+    wide = shard.multiplies_adapters_wide
+    ahead, back = (20 + 2 * size, 16 + 2 * size) if wide else (5 * size, 2 * size)
+    added: list[Op] = [Streaming(f"{own}add", "elementwise", ahead * whole, launches=2 + wide)]
+    scaled: list[Op] = [
+        Streaming(f"{own}scale_bwd", "elementwise", back * whole, launches=1 + 2 * wide)
+    ]
     if shard.lora.dora:
         if shard.dora_of_factors:
             across = outputs if parallel == "row" else inputs
@@ -117,7 +124,7 @@ def adapter(
     forward.append(Gemm(f"{own}out_fwd", tokens, made, rank, dtype))
     backward += [
         Gemm(f"{own}out_dgrad", tokens, rank, made, dtype, layout="NN"),
-        _gradient(shard, f"{own}out", made, rank, tokens),
+        _gradient(shard, f"{own}out", (made, rank, tokens), dtype),
     ]
     # The second factor is column-parallel on either side.
     backward += exchange("sum_bwd", "all_reduce", rank)
@@ -126,7 +133,7 @@ def adapter(
     forward += added
     backward += [
         Gemm(f"{own}in_dgrad", tokens, inputs, narrow, dtype, layout="NN"),
-        _gradient(shard, f"{own}in", narrow, inputs, tokens),
+        _gradient(shard, f"{own}in", (narrow, inputs, tokens), dtype),
         *_dropout(shard, f"{own}dropout_bwd", tokens * inputs),
         *casts,
         Streaming(f"{own}grad_add", "elementwise", 3 * tokens * inputs * size),
@@ -209,6 +216,8 @@ def _casts(shard: Shard, own: str, elements: int, weights: int) -> list[Op]:
     if not inputs:
         return []
     moved = 4 + shard.element_bytes
+    if shard.multiplies_adapters_wide:
+        return [Streaming(f"{own}cast", "cast", moved * elements)]
     return [
         Streaming(f"{own}cast", "cast", inputs * moved * elements, launches=inputs),
         Streaming(f"{own}weight_cast", "cast", moved * weights, launches=2),
@@ -222,9 +231,9 @@ def _dropout(shard: Shard, name: str, elements: int) -> list[Op]:
     return [Streaming(name, "dropout", moved)] if shard.lora.dropout else []
 
 
-def _gradient(shard: Shard, name: str, rows: int, columns: int, tokens: int) -> Gemm:
+def _gradient(shard: Shard, name: str, sizes: tuple[int, int, int], dtype: str) -> Gemm:
     sums = shard.fused_sum_bytes
-    return Gemm(f"{name}_wgrad", rows, columns, tokens, shard.dtype, layout="NT", accumulate=sums)
+    return Gemm(f"{name}_wgrad", *sizes, dtype, layout="NT", accumulate=sums)
 
 
 def expert_product(

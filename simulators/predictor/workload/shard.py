@@ -60,6 +60,7 @@ class Shard:
     trains: bool
     lora: Lora | None
     fp32_magnitudes: bool
+    autocasts_adapters: bool
     dora_of_factors: bool
     shares_expert_adapters: bool
     stacks_experts: bool
@@ -145,6 +146,7 @@ class Shard:
             trains=job.training.trains_weights,
             lora=job.training.lora,
             fp32_magnitudes=job.keeps_fp32_adapters,
+            autocasts_adapters=framework.autocast,
             frozen_weights=job.frozen_weights,
             fp32_outputs=job.fp32_outputs,
             frozen=job.training.frozen,
@@ -275,6 +277,11 @@ class Shard:
         """Whether what adapters read, and their factors, are cast from and to fp32: PEFT leaves
         inputs of bitsandbytes' layers as they are."""
         return self.magnitude_bytes > self.element_bytes and self.frozen_weights == "16bit"
+
+    @property
+    def multiplies_adapters_wide(self) -> bool:
+        """Whether fp32 adapters compute in fp32, as no autocast casts what they read."""
+        return self.fp32_adapters and not self.autocasts_adapters
 
     @property
     def magnitude_bytes(self) -> int:

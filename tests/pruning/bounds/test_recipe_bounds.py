@@ -224,7 +224,7 @@ def test_bounds_of_a_table_know_what_passes_do_for_what_is_sharded(facts):
 
 
 def test_bounds_of_a_table_know_which_adapters_have_replicas():
-    facts = {"fp32_adapters": True, "lora": Lora(8)}
+    facts = {"fp32_adapters": True, "autocast": True, "lora": Lora(8)}
     job = make_job(LLAMA, batch=64, training=facts, zero_stage=1)
     recipes = [replace(job.recipe, pp=stages, tp=2) for stages in (4, 2)]
     for table in (recipes, recipes[::-1]):

@@ -19,7 +19,7 @@ LORA = Lora(8)
 
 def tuned(model, lora=LORA, frozen=(), packed=(), **recipe):
     training = {"lora": lora, "frozen": frozen, "packed_lengths": packed}
-    training["fp32_adapters"] = recipe.pop("fp32_adapters", False)
+    training["fp32_adapters"] = training["autocast"] = recipe.pop("fp32_adapters", False)
     return make_job(model, training=training, **recipe)
 
 
@@ -168,7 +168,7 @@ def test_the_input_of_an_adapter_is_dropped_both_ways() -> None:
 
 def test_adapters_in_fp32_cast_what_they_read_and_their_factors() -> None:
     def casts(lora=LORA, optimizer="adam", **recipe):
-        training = {"lora": lora, "optimizer": optimizer, "fp32_adapters": True}
+        training = {"lora": lora, "optimizer": optimizer, "fp32_adapters": True, "autocast": True}
         job = make_job(LLAMA, training=training, **recipe)
         runs = build_workload(job).stages[0].chunks[0].runs
         run = next(run for run in runs if run.forward.name == "layer_forward")
@@ -182,6 +182,28 @@ def test_adapters_in_fp32_cast_what_they_read_and_their_factors() -> None:
     # Casts of whole shards, weights without an fp32 copy, and bitsandbytes' layers have none.
     assert casts(zero_stage=3) == casts(zero_stage=0, optimizer="adam_pure_bf16") == 0
     assert casts(zero_stage=0, lora=Lora(8, frozen_weights="nf4")) == 0
+
+
+def test_adapters_in_fp32_compute_in_it_without_autocast() -> None:
+    def adapters(way, autocast):
+        training = {"lora": LORA, "fp32_adapters": True, "autocast": autocast}
+        job = make_job(LLAMA, training=training, zero_stage=0)
+        made = operations(job, way, ir.Gemm | ir.Streaming)
+        return [op for op in made if "_lora_" in op.name]
+
+    def types(autocast):
+        ops = [op for way in ("forward", "backward") for op in adapters(way, autocast)]
+        return {op.dtype for op in ops if isinstance(op, ir.Gemm)}
+
+    assert (types(True), types(False)) == ({"bf16"}, {"fp32"})
+    tokens = tuned(LLAMA).recipe.micro_batch * tuned(LLAMA).sequence_length
+    read, made = 3 * 256 + 704, 256 + 2 * 64 + 256 + 2 * 704 + 256
+    # Inputs are cast; what is made is scaled (8), added (10) and cast back (6).
+    moved = sum(op.bytes for op in adapters("forward", False) if isinstance(op, ir.Streaming))
+    assert moved == 12 * tokens * (6 * read + 24 * made)
+    facts = {"lora": LORA, "fp32_adapters": True}
+    with pytest.raises(InputError, match="multiplies no fp32 adapters"):
+        check_job(make_job(LLAMA, training=facts, zero_stage=0))
 
 
 # Of a value that a layer made, forward and backward; of a weight; of the square of the inputs:
