@@ -41,8 +41,8 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.virtual_cluster.traces.collate.probe import (
     choose_ranks,
+    further_ranks,
     parse_ranks,
-    untraced_peers,
 )
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
@@ -194,23 +194,22 @@ def main(arguments: Sequence[str]) -> int:
     """Run the ranks and check what they do together; the first exit code that is not 0."""
     args = parser().parse_args(arguments)
     check_platform()
-    if args.rank == AUTO:
-        _check(args, [_options(args, 0)])
-        ranks = _chosen(args)
-    else:
+    auto = args.rank == AUTO
+    if not auto:
         check_ranks(args.world_size, 0, 1)
-        ranks = list(parse_ranks("--rank", args.rank, args.world_size))
-    options = [_options(args, rank) for rank in ranks]
-    _check(args, options)
-    note_other_world("run", args.world_size, options[0].script)
-    note = "times that the script prints are this machine's, no predictions (trainscout live)"
-    print(f"run: {note}", file=sys.stderr)
-    failed = _run(args, options)
-    while not failed and args.rank == AUTO and len(ranks) == 1 and (more := _peers(options)):
-        print(f"ranks {', '.join(map(str, more))}: those before them send there", file=sys.stderr)
-        further = [_options(args, rank) for rank in more]
-        _check(args, options := options + further)
-        failed = _run(args, further)
+    ranks = (0,) if auto else parse_ranks("--rank", args.rank, args.world_size)
+    with tempfile.TemporaryDirectory() as sent:
+        if auto and args.payloads is None:
+            # Ranks are told what those before them sent.
+            args.payloads = Path(sent)
+        options = [_options(args, rank) for rank in ranks]
+        _check(args, options)
+        note_other_world("run", args.world_size, options[0].script)
+        note = "times that the script prints are this machine's, no predictions (trainscout live)"
+        print(f"run: {note}", file=sys.stderr)
+        failed = _run(args, options)
+        if auto and not failed:
+            failed, options = _run_others(args, options[0])
     if not failed and not args.no_check and len(options) > 1:
         failed = _check_together([one.trace for one in options], args.strict)
     if failed:
@@ -220,10 +219,27 @@ def main(arguments: Sequence[str]) -> int:
     return _time_kernels([one.trace for one in options], args.profile) if args.profile else OK
 
 
-def _peers(options: Sequence[RankOptions]) -> tuple[int, ...]:
+def _run_others(args: argparse.Namespace, first: RankOptions) -> tuple[int, list[RankOptions]]:
+    """Run those that stand for the job beside rank 0; the first code that is not 0, and all."""
     from trainscout.simulators.virtual_cluster.traces.files import read_trace
 
-    return untraced_peers([read_trace(one.trace) for one in options])
+    traces = [read_trace(first.trace)]
+    groups = [event for event in traces[0].events if isinstance(event, Group)]
+    stages = choose_ranks(
+        args.world_size, lambda rank: _groups_of(_options(args, rank)) if rank else groups
+    )
+    options, failed = [first], OK
+    further = replace(stages, ranks=stages.ranks[1:])
+    while not failed and (further.ranks or len(stages.ranks) == 1):
+        if not further.ranks and not (further := further_ranks(traces)).ranks:
+            break
+        print(f"ranks {', '.join(map(str, further.ranks))}: {further.why}", file=sys.stderr)
+        more = [_options(args, rank) for rank in further.ranks]
+        _check(args, options := options + more)
+        if not (failed := _run(args, more)):
+            traces += [read_trace(one.trace) for one in more]
+        further = replace(further, ranks=())
+    return failed, options
 
 
 def _time_kernels(traces: Sequence[Path], output: Path) -> int:
@@ -273,14 +289,6 @@ def _groups_of(options: RankOptions) -> list[Group]:
             print(problem, file=sys.stderr)
             raise SystemExit(EMULATOR_GAP if gap else FAILURE)
         return [event for event in read_trace(path).events if isinstance(event, Group)]
-
-
-def _chosen(args: argparse.Namespace) -> list[int]:
-    """The ranks that stand for the job, by what the script sets up on two of them."""
-    chosen = choose_ranks(args.world_size, lambda rank: _groups_of(_options(args, rank)))
-    named = ", ".join(str(rank) for rank in chosen.ranks)
-    print(f"ranks {named}: {chosen.why}", file=sys.stderr)
-    return list(chosen.ranks)
 
 
 def _options(args: argparse.Namespace, rank: int) -> RankOptions:

@@ -16,10 +16,11 @@ from trainscout.simulators.predictor.question.launch import ScriptQuestion, Star
 from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions, RanksOptions
 from trainscout.simulators.virtual_cluster.live.rank_process import rank_environment
 from trainscout.simulators.virtual_cluster.traces.collate.probe import (
+    alike,
     choose_ranks,
-    untraced_peers,
+    further_ranks,
 )
-from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
+from trainscout.simulators.virtual_cluster.traces.events import Group, PointToPoint, Trace
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
 
 from .rank_server import MODULE, READY, RankRequest
@@ -69,6 +70,8 @@ class PreparedRanks:
         )
         # Which ranks stand for a job whose first rank has these communicators.
         self._chosen: dict[tuple[Group, ...], tuple[int, ...]] = {}
+        # Of those, and of whether the first sends: where all ranks were seen to do the same.
+        self._alike: set[tuple[tuple[Group, ...], bool]] = set()
         ready = self._answer()
         if ready != READY:
             self.close()
@@ -101,9 +104,15 @@ class PreparedRanks:
                 self._chosen[groups] = self._choose(start, words, groups, folder)
             traces, others = [first], [rank for rank in self._chosen[groups] if rank]
             traces += [self._traced(start, words, rank, folder) for rank in others]
-            # Where no group is called a pipeline, what is sent tells of others.
-            while not others and (more := untraced_peers(traces)):
+            # Where no group is called a pipeline, what is done tells of others.
+            key = groups, any(isinstance(each, PointToPoint) for each in first.events)
+            if others or key in self._alike:
+                return traces
+            while more := further_ranks(traces).ranks:
                 traces += [self._traced(start, words, rank, folder) for rank in more]
+            if alike(traces):
+                self._alike.add(key)
+                return [first]
             return traces
 
     def _choose(

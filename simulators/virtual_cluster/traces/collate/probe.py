@@ -1,8 +1,9 @@
 """Which ranks to trace so that a whole job is known.
 
 Replicas do the same: of a job with a pipeline, the first data- and tensor-parallel rank of each
-stage will do, of others rank 0. The communicators that two ranks set up (the first and the last)
-tell which ranks these are, where a pipeline's are called so; else who sends to whom.
+stage will do. The communicators that two ranks set up (the first and the last) tell which ranks
+these are, where a pipeline's are called so; else who sends to whom. Without a pipeline rank 0 will
+do if the last rank does the same: in a ring under a causal mask it does more.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Trace,
 )
 
+from .classes import classes
 from .communication import Communicator, communication
+from .content import content
 from .placement import Family, check_seen, families, is_pipeline, tile
+
+# Ranks of a job so small that all are traced where the first and the last do unlike things.
+FEW = 8
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ def choose_ranks(world_size: int, set_up: Callable[[int], Iterable[Group]]) -> C
         shown = " and ".join(_listed(found) for found in pipelines)
         raise _unclear(f"ranks 0 and {world_size - 1} have unlike pipelines: {shown}")
     if not pipelines[0]:
-        return ChosenRanks((0,), "no pipeline: every rank does what rank 0 does")
+        return ChosenRanks((0,), "no group is called a pipeline")
     chosen: dict[tuple[int, ...], Family] = {}
     for family in pipelines[0]:
         try:
@@ -63,6 +69,28 @@ def choose_ranks(world_size: int, set_up: Callable[[int], Iterable[Group]]) -> C
         raise _unclear(f"rank 0 is in several pipelines: {_listed(chosen.values())}")
     family = chosen[ranks]
     return ChosenRanks(ranks, f"{family}: the first rank of each stage")
+
+
+def further_ranks(traces: Sequence[Trace]) -> ChosenRanks:
+    """Ranks to trace beside rank 0 and those that this named before, until there are none, where
+    no group is called a pipeline.
+    """
+    if peers := untraced_peers(traces):
+        return ChosenRanks(peers, "those before them send there")
+    traced = {trace.header.rank for trace in traces}
+    world_size = traces[0].header.world_size
+    ends = {0, world_size - 1}
+    if traced == {0} != ends:
+        return ChosenRanks((world_size - 1,), "does it do what rank 0 does?")
+    if traced == ends and world_size <= FEW and not alike(traces):
+        others = tuple(range(1, world_size - 1))
+        return ChosenRanks(others, "the first and the last do unlike things")
+    return ChosenRanks((), "")
+
+
+def alike(traces: Sequence[Trace]) -> bool:
+    """Whether the ranks do the same."""
+    return len(set(classes([content(trace) for trace in traces]).first_of.values())) == 1
 
 
 def untraced_peers(traces: Sequence[Trace]) -> tuple[int, ...]:

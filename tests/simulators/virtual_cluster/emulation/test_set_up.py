@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.in_process import command
+from trainscout.simulators.virtual_cluster.traces.files import read_directory
 
 pytest.importorskip("torch")
 
@@ -28,29 +28,46 @@ if "fail" in sys.argv:
 model = torch.nn.Linear(8, 8, device="cuda")
 print(sys.argv[1:])
 model(torch.ones(8, 8, device="cuda"))
-raise RuntimeError("trained")
+if rank == dist.get_world_size() - 1:
+    raise RuntimeError("trained")
+"""
+
+# Every rank multiplies once more than the one before it, as often as the first one says.
+UNEVEN = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+times = [1 if dist.get_rank() == 0 else None]
+dist.broadcast_object_list(times, 0)
+x = torch.ones(8, 8, device="cuda")
+for _ in range(times[0] * (1 + dist.get_rank())):
+    x = x @ x
 """
 
 
-def test_the_ranks_to_trace_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from trainscout.simulators.virtual_cluster.emulation import launcher
-    from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions
-
-    script, run = tmp_path / "train.py", []
-
-    def only_noted(given: object, options: Sequence[RankOptions]) -> int:
-        run.extend(each.rank for each in options)
-        return 0
-
-    monkeypatch.setattr(launcher, "_run", only_noted)
+def test_the_ranks_to_trace_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, traces = tmp_path / "train.py", tmp_path / "traces"
     script.write_text(SCRIPT)
-    options = ["--world-size", "64", "--rank", "auto", "--output", str(tmp_path / "traces")]
-    options.append("--no-check")  # Of ranks that were not run there are no traces.
-    assert run_command([*options, "--", script]) == 0
-    assert sorted(run) == [0, 16, 32, 48]
-    assert "ranks 0, 16, 32, 48: PIPELINE of 4" in capsys.readouterr().err
-    assert run_command([*options, "--", script, "fail"]) == 1
-    assert "rank 0 fails while it is set up: RuntimeError: no such data" in capsys.readouterr().err
-    assert sorted(run) == [0, 16, 32, 48]
+    options = ["--world-size", "64", "--rank", "auto", "--output", str(traces)]
+    options += ["--no-check", "--", script]  # Nothing is trained.
+    assert run_command(options) == 0
+    assert ranks_in(traces) == [0, 16, 32, 48]
+    assert "ranks 16, 32, 48: PIPELINE of 4" in capsys.readouterr().err
+    assert run_command([*options, "fail"]) == 1
+
+
+def test_all_of_few_ranks_are_traced_where_the_last_does_not_what_the_first_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, traces = tmp_path / "train.py", tmp_path / "traces"
+    script.write_text(UNEVEN)
+    options = ["--world-size", "3", "--rank", "auto", "--output", str(traces)]
+    options += ["--no-check", "--", script]  # Nothing is trained.
+    assert run_command(options) == 0
+    assert ranks_in(traces) == [0, 1, 2]
+    assert "ranks 1: the first and the last do unlike things" in capsys.readouterr().err
+
+
+def ranks_in(folder: Path) -> list[int]:
+    return [trace.header.rank for trace in read_directory(folder)]

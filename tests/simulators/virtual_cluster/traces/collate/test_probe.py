@@ -11,6 +11,7 @@ from tests.simulators.virtual_cluster.traces.megatron_like import Layout, groups
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.collate.probe import (
     choose_ranks,
+    further_ranks,
     parse_ranks,
     untraced_peers,
 )
@@ -60,9 +61,11 @@ def test_a_pipeline_joined_with_something_else_is_not_taken_for_one() -> None:
         choose_ranks(4, crossing)
 
 
-def sending(rank: int, members: tuple[int, ...], **peers: list[int]) -> Trace:
+def sending(rank: int, members: tuple[int, ...], blocks: int = 0, **peers: list[int]) -> Trace:
     script = Script(rank, 8)
     script.group("of no name", *members)
+    for _ in range(blocks):
+        script.gemm(64)
     for kind, ranks in peers.items():
         for peer in ranks:
             script.transfer(kind, "of no name", peer, 1)
@@ -80,6 +83,21 @@ def test_whom_ranks_send_to_must_be_traced_too_but_not_round_a_ring() -> None:
     assert untraced_peers([sending(0, (0, 4), send=[4], recv=[4])]) == (4,)
     assert untraced_peers([sending(0, (0, 2, 4, 6), send=[2], recv=[6])]) == ()
     assert untraced_peers([sending(0, (0, 2, 4), send=[2, 4], recv=[4, 2])]) == ()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_ring_whose_last_rank_does_more_than_the_first_is_traced_whole(causal: bool) -> None:
+    def round_the_ring(rank: int) -> Trace:
+        blocks = 1 + rank if causal else 1
+        ahead, behind = (rank + 1) % 8, (rank - 1) % 8
+        return sending(rank, tuple(range(8)), blocks, send=[ahead], recv=[behind])
+
+    traces = [round_the_ring(0)]
+    assert further_ranks(traces).ranks == (7,)
+    traces.append(round_the_ring(7))
+    assert further_ranks(traces).ranks == ((1, 2, 3, 4, 5, 6) if causal else ())
+    traces += [round_the_ring(rank) for rank in range(1, 7)]
+    assert further_ranks(traces).ranks == ()
 
 
 def test_ranks_are_parsed() -> None:
