@@ -34,6 +34,16 @@ def installed(name: str) -> bool:
     return package is None or importlib.util.find_spec(package) is not None
 
 
+@pytest.fixture(autouse=True, scope="module")
+def environment() -> Iterator[None]:
+    """What Dask and Ray set in it (a seed of hashes, a debugger) ends with these tests: no later
+    process of this worker could be a fork of one that was started without."""
+    before = os.environ.copy()
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
 @pytest.fixture(params=list(EXECUTORS), scope="module")
 def options(request, tmp_path_factory):
     if not installed(request.param):

@@ -21,9 +21,7 @@ def started_for_real(arguments: Sequence[str], environment: Mapping[str, str]) -
 
     def of_python(variables: Mapping[str, str]) -> dict[str, str]:
         read = {name: text for name, text in variables.items() if name.startswith("PYTHON")}
-        # A fork is not too late for these; Ray leaves the second behind in who used it.
-        later = ("PYTHONPATH", "PYTHONBREAKPOINT")
-        return {name: text for name, text in read.items() if name not in later}
+        return {name: text for name, text in read.items() if name != "PYTHONPATH"}
 
     plain = bool(arguments) and (arguments[0] in ("-m", "-c", "-P") or arguments[0][0] != "-")
     return not plain or of_python(os.environ) != of_python(environment)
