@@ -75,6 +75,7 @@ def test_what_narrows_or_negates_is_read_first():
     assert without.says("positions", "none")
     assert without.says("qk_norm", "no")
     assert without.says("linear_biases", "no")
+    assert not statement(notes="no bias-GELU fusion; no bias-dropout fusion").says("linear_biases")
     assert not without.says("norm")
     eager = statement(notes="no fused rotary positions")
     assert eager.says("positions", "rope")
