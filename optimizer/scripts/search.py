@@ -83,11 +83,12 @@ def prepare_script_search(
     Raises:
         InputError: for a space without launches, or settings that cannot be used.
     """
-    options = dataclasses.replace(options, pruning=tactics_for(space, options.pruning))
     options.check()
     if options.sampler == "exact":
         raise InputError("--search", "exact", "needs bounds, which no script has", "grid")
     survey = survey_launches(space)
+    tactics = tactics_for(space, options.pruning, survey)
+    options = dataclasses.replace(options, pruning=tactics)
     objective = Objective(("step_time",) if space.work is None else ("tokens_per_s",))
     whole = SearchSpec(options, survey, objective, seed, SimulatorSpec(SIMULATOR))
     legs = legs_of(whole)
@@ -236,10 +237,22 @@ def survey_launches(space: ScriptSpace) -> LaunchSurvey:
     )
 
 
-def tactics_for(space: ScriptSpace, names: Sequence[str]) -> tuple[str, ...]:
+def tactics_for(space: ScriptSpace, names: Sequence[str], survey: LaunchSurvey) -> tuple[str, ...]:
     """The tactics whose premise is about these launches, as far as the user said what is what."""
     known = {*space.means, *space.script_question.given}
+    if "global_batch_size" not in known and not _grows(survey):
+        names = [name for name in names if name != "micro_batch_oom"]
     return tuple(name for name in names if name in _TACTICS_READ and known >= _TACTICS_READ[name])
+
+
+def _grows(survey: LaunchSurvey) -> bool:
+    """Whether steps work in proportion to their micro-batches: they have as many of them then. Of
+    one batch in fewer of them the last may meet no gradients, and need less than smaller ones."""
+    rates: dict[Launch, set[float | None]] = {}
+    for launch in survey.point_by_launch:
+        rate = None if launch.work is None else launch.work / launch.micro_batch
+        rates.setdefault(replace(launch, micro_batch=1), set()).add(rate)
+    return all(None not in each and len(each) == 1 for each in rates.values())
 
 
 def _points(space: ScriptSpace) -> list[Indices]:

@@ -7,7 +7,7 @@ launch only distinguishes it. So a search, its tactics and its store see one kin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .cluster import Cluster
@@ -122,8 +122,9 @@ class ScriptJob:
 
     # Whatever it is: unfused scores are what most rules must be careful about.
     attention = "unfused"
-    # Exceptions to orders of memory are declared software's; a script's is not declared.
-    framework = UNDECLARED
+    # Exceptions to orders of memory are declared software's; a script's is not declared, and its
+    # gradients come with the first micro-batch of a step, as PyTorch's do.
+    framework = replace(UNDECLARED, torch_wrappers=True)
     model = _Layers()
 
     @property
@@ -133,9 +134,12 @@ class ScriptJob:
 
     @property
     def num_micro_batches(self) -> int:
-        """As of any job; one, all of a step, where nobody said how many sequences it has."""
-        batch = self.question.given.get("global_batch_size")
-        return batch // (self.dp * self.recipe.micro_batch) if batch else 1
+        """As of any job; where nobody said how many sequences a step has one, all of it, or more
+        than stages where work is known: in proportion to micro-batches, or no tactic asks."""
+        batch, recipe = self.question.given.get("global_batch_size"), self.recipe
+        if batch is None:
+            return 1 if recipe.work is None else recipe.pp + 1
+        return batch // (self.dp * recipe.micro_batch)
 
     @property
     def schedule(self) -> str:

@@ -129,11 +129,35 @@ def test_what_repeats_itself_is_traced_in_part(tmp_path):
 
 def test_tactics_apply_where_knobs_mean_something(tmp_path):
     space = compiled(MEGATRON, WORDS, tmp_path)
-    assert set(tactics_for(space, tuple(TACTICS))) == {
+    assert set(tactics_for(space, tuple(TACTICS), survey_launches(space))) == {
         "recompute_oom", "sequence_parallel_oom", "micro_batches", "micro_batch_oom",
     }  # fmt: skip
     without = {name: MEGATRON[name] for name in ("given", "knobs", "derived")}
-    assert tactics_for(compiled(without, WORDS, tmp_path), tuple(TACTICS)) == ()
+    space = compiled(without, WORDS, tmp_path)
+    assert tactics_for(space, tuple(TACTICS), survey_launches(space)) == ()
+
+
+@pytest.mark.parametrize(
+    ("work", "known"), [("batch * 512", True), ("8192", False), (None, False)]
+)
+def test_smaller_micro_batches_say_nothing_where_fewer_larger_ones_make_a_step(
+    tmp_path, work, known
+):
+    spec = {"knobs": {"batch": [1, 2, 4]}, "means": {"micro_batch": "batch"}}
+    space = compiled(
+        spec | ({"work_per_step": work} if work else {}), ["t.py", "{batch}"], tmp_path
+    )
+    survey = survey_launches(space)
+    assert tactics_for(space, tuple(TACTICS), survey) == (("micro_batch_oom",) if known else ())
+    # Of a batch that fills one micro-batch the gradients come as activations go.
+    one, two = (survey.recipes[row] for row in (0, 1))
+    history = History(top=5)
+    history.add(Known(one, fits=False))
+    tactics = select_tactics(["micro_batch_oom"])
+    for given in ({}, {"global_batch_size": 32}, {"global_batch_size": 64}):
+        verdict = apply_tactics(question(given=given).job(two), history, tactics)
+        rules_out = given["global_batch_size"] > 32 if given else work is not None
+        assert (verdict is not None) == rules_out
 
 
 @pytest.mark.parametrize(
@@ -149,7 +173,7 @@ def test_tactics_apply_where_knobs_mean_something(tmp_path):
 def test_what_a_twin_without_memory_rules_out(failed, asked, rule):
     history = History(top=5)
     history.add(Known(Launch(**failed), fits=False))
-    fixed = question(given={"num_layers": 8, "global_batch_size": 64})
+    fixed = question(given={"num_layers": 8, "global_batch_size": 128})
     tactics = select_tactics([rule])
     verdict = apply_tactics(fixed.job(Launch(**asked)), history, tactics)
     assert verdict is not None
