@@ -87,15 +87,20 @@ class GemmChoice:
 def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
     """The best GEMM coefficients for a GPU and precision.
 
-    Same architecture and precision first; then, for tensor-core types, the architecture's
-    16-bit set (tiles feed the tensor cores the same bytes); then another architecture.
+    Another GPU's where it says so (``gpu.products_of``), else same architecture and precision
+    first; then, for tensor-core types, the architecture's 16-bit set (tiles feed the tensor cores
+    the same bytes); then another architecture.
 
     Raises:
-        InputError: when the GPU has no such arithmetic.
+        InputError: when the GPU has no such arithmetic, or that other GPU no fit.
     """
     gpu.peak(precision)
     wanted = PRECISION_CLASS[precision]
     family = [fit for fit in family_of(gpu) if fit.gemm] or [median_architecture(gpu)]
+    if gpu.products_of:
+        lenders = {fit.name: fit for fit in fitted_gpus() if fit.gemm}
+        require_choice("gpu.products_of", gpu.products_of, lenders)
+        family = [lenders[gpu.products_of]]
     for key in (wanted, *STAND_INS.get(wanted, ())):
         found = _nearest(gpu, [fit for fit in family if key in fit.gemm], "gemm", key)
         if found is not None:

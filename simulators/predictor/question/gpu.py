@@ -45,6 +45,9 @@ class Gpu:
     sustained_fraction: float | None = None
     """Share of the dense peak that the board's power feeds for long, where no fit says so; None:
     that of the most similar fitted GPU."""
+    products_of: str = ""
+    """Another GPU whose fitted matrix products it is priced by, scaled by their peaks; "": of its
+    architecture the most similar one's."""
     usual_server: UsualServer | None = None
     """The machine it usually comes in; None: that of its architecture."""
     published_as: tuple[str, ...] = ()

@@ -69,6 +69,14 @@ def test_plateau_of_a_board_that_says_what_it_holds() -> None:
         assert 1080 <= 2.0 * m * n * k / found_s / 1e12 <= 1140
 
 
+def test_a_board_may_say_whose_products_it_is_priced_by() -> None:
+    # RTX 3090 reaches 60 of 71.2 TFLOPS and more (above); both have half their rate in fp32 sums.
+    for name in ("rtx4090", "rtx5090"):
+        assert 0.8 < tflops(name, 8192, 8192, 8192, "bf16") * 1e12 / GPUS[name].peak("bf16") < 1
+    with pytest.raises(InputError, match=r"gpu\.products_of"):
+        price_kernels(replace(GPUS["rtx4090"], products_of="h1000"), [gemm(64, 64, 64, "bf16")])
+
+
 def burst_tflops(gpu: str, m: int, n: int, k: int) -> float:
     mask = np.zeros(1, dtype=bool)
     sizes = np.array([[m, n, k, 1]])

@@ -51,7 +51,7 @@ def test_left_out_architectures_are_priced_within_what_is_declared(
 
 
 def test_nothing_of_an_unfitted_gpu_counts_as_fitted() -> None:
-    gpu = GPUS["rtx4090"]
+    gpu = GPUS["l40s"]
     for precision in ("bf16", "fp16", "fp8", "tf32", "fp32"):
         chosen = choice.choose_gemm(gpu, precision)
         assert chosen.evidence is Evidence.ESTIMATED
