@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -40,11 +41,12 @@ _MOST_WAITS = 3
 @dataclass(frozen=True)
 class RankRequest:
     """One rank of one launch. ``only_set_up``: up to its first forward pass, for the communicators
-    alone. ``output``: file for what the script prints."""
+    alone. ``output``: file for what the script prints. ``within_s``: when it is ended."""
 
     rank: RankOptions
     environment: dict[str, str]
     output: str
+    within_s: float
     only_set_up: bool = False
 
 
@@ -70,6 +72,8 @@ def main(arguments: list[str]) -> int:
 
 def _run(request: RankRequest, virtual: VirtualRank) -> int:
     """Be one rank, in a forked process; the script's exit code."""
+    # Nobody handles it: it ends the process, whatever that is at.
+    signal.setitimer(signal.ITIMER_REAL, request.within_s)
     output = os.open(request.output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +74,7 @@ class PreparedRanks:
         self._chosen: dict[tuple[Group, ...], tuple[int, ...]] = {}
         # Of those, and of whether the first sends: where all ranks were seen to do the same.
         self._alike: set[tuple[tuple[Group, ...], bool]] = set()
+        self._ends_s = 0.0
         ready = self._answer()
         if ready != READY:
             self.close()
@@ -86,12 +89,14 @@ class PreparedRanks:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
-    def trace(self, start: Start) -> list[Trace]:
-        """The traces of the ranks that stand for the whole job.
+    def trace(self, start: Start, ends_s: float) -> list[Trace]:
+        """The traces of the ranks that stand for the whole job, ended at ``ends_s`` of
+        ``time.monotonic``.
 
         Raises:
             InvalidLaunchError, OutOfMemoryLaunchError: when a rank does not run to its end.
         """
+        self._ends_s = ends_s
         with tempfile.TemporaryDirectory(prefix="trainscout-launch-") as folder:
             words = _with_files(start, Path(folder))
             _payloads(folder).mkdir()
@@ -142,7 +147,9 @@ class PreparedRanks:
         # Ranks are told what those before them sent.
         sent = _payloads(folder)
         options = replace(self._job, rank=rank, script=tuple(words), trace=path, payloads=sent)
-        request = RankRequest(options, dict(start.environment), str(output), only_set_up)
+        within_s = max(1.0, self._ends_s - time.monotonic())
+        environment = dict(start.environment)
+        request = RankRequest(options, environment, str(output), within_s, only_set_up)
         assert self._process.stdin is not None
         self._process.stdin.write(packed(request) + "\n")
         self._process.stdin.flush()
@@ -181,6 +188,8 @@ def _why(rank: int, code: int, output: Path) -> RuntimeError:
         return OutOfMemoryLaunchError(rank, max(1, wanted - free))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     stated = lines[-1] if lines else "nothing was printed"
+    if code == -signal.SIGALRM:
+        return InvalidLaunchError(f"rank {rank} takes too long: {stated[:300]}")
     places = [line for line in lines if line.startswith('File "')]
     if places and stated.isidentifier():  # An error without a message.
         stated += f" ({places[-1]})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from .ranks import InvalidLaunchError, OutOfMemoryLaunchError, PreparedRanks
 
 NEVER_S = 1e9
 """The step of a launch that runs out of memory before it has one; samplers rank it last."""
+# Twice as long as a launch of many ranks takes on a busy machine.
+LAUNCH_S = 1800.0
 REPEATED = "further micro-batches"
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
@@ -51,18 +54,21 @@ class ScriptSimulator:
             InvalidLaunchError: for a launch that its script refuses, or that breaks an invariant.
         """
         question, launch = job.question, job.recipe
+        ends_s = time.monotonic() + LAUNCH_S
         found = []
         for start in launch.traced:
             try:
-                found.append(self._traced(question, launch, start))
+                found.append(self._traced(question, launch, start, ends_s))
             except OutOfMemoryLaunchError as error:
                 return _out_of_memory(question, error)
         if launch.linear is None:
             return found[0]
         return _followed(launch.linear, found[0], found[1], launch.work or 0, question)
 
-    def _traced(self, question: ScriptQuestion, launch: Launch, start: Start) -> Prediction:
-        traces = self._prepared(question).trace(start)
+    def _traced(
+        self, question: ScriptQuestion, launch: Launch, start: Start, ends_s: float
+    ) -> Prediction:
+        traces = self._prepared(question).trace(start, ends_s)
         for trace in traces:
             certain = [each for each in check_trace(trace) if each.certain]
             if certain:

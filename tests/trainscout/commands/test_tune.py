@@ -110,6 +110,16 @@ def test_launches_that_cannot_be_are_results(tune, tmp_path, capsys):
     assert "--nnodes 2 --nproc-per-node 8" in script
 
 
+def test_a_launch_that_does_not_end_is_invalid(tune, tmp_path, monkeypatch):
+    monkeypatch.setattr(simulator, "LAUNCH_S", 3.0)
+    (tmp_path / "train.py").write_text("print('step 0', flush=True)\nwhile True:\n    pass\n")
+    (tmp_path / "knobs.yaml").write_text("knobs: {width: [64]}\n")
+    assert tune("--search", "grid", words=["--", "train.py", "{width}"]) == 1
+    (row,) = rows(tmp_path)
+    assert row["status"] == "invalid launch"
+    assert "rank 0 takes too long: step 0" in row["reason"]
+
+
 def test_ranks_are_told_what_those_before_them_sent(tune, tmp_path, capsys):
     # As pipeline stages do with the shapes that they hand on.
     told = """
