@@ -76,9 +76,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "init": ("commands.init", "write a model and a cluster of your own to start from"),
         "doctor": ("commands.doctor", "what works here; on a GPU node, its cluster as a file"),
         "completion": ("completion", "complete commands and settings in bash, zsh and fish"),
-        "tracking": ("", "what is tracked in MLflow: log what waits, look up the best"),
+        "tracking": ("", "what is tracked in MLflow: log what waits"),
         "tracking flush": ("optimizer.tracking.commands:flush", "log what waits to be tracked"),
-        "tracking best": ("optimizer.tracking.commands:best", "the best recipes tracked so far"),
     },
 }
 """Full names of commands, by what they are about: ``module`` or ``module:function`` below

@@ -1,24 +1,17 @@
-import csv
-import io
-import json
-import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.documented import blocks
-from tests.in_process import command
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING, prediction, search_result, trial
-from trainscout.optimizer.tracking.commands import BestRecipe, best_recipes, best_text
 from trainscout.optimizer.tracking.runs import log_spooled, open_store
+from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.optimizer.tracking.spool import RunTree, spooled, write_spool
 from trainscout.reports.tracker_runs import search_record
-from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
-
-main = command("tracking")
 
 PAGE = "docs/mlflow.md"
 
@@ -62,66 +55,19 @@ def found(store, tmp_path_factory):
     return store
 
 
-def answers(rows: list[BestRecipe]) -> list[tuple[str, int, float]]:
-    return [(row.cluster, int(row.recipe[2]), row.step_time_s) for row in rows]
-
-
-EXPECTED = [("other", 8, 3.0), ("pair", 4, 1.5)]
-
-
-def test_the_best_of_each_cluster(found):
-    rows = best_recipes(found)
-    assert answers(rows) == EXPECTED
-    assert rows[0].num_gpus == CLUSTER.num_gpus
-    assert rows[0].model == MODEL.name
-    assert rows[0].global_batch_size == TRAINING.global_batch_size
-    assert rows[0].sequence_length == MODEL.sequence_length
-
-
-def test_of_some_runs_only(found):
-    assert answers(best_recipes(found, "tags.seed = '0'")) == [("pair", 2, 2.0)]
-
-
-@pytest.mark.parametrize(
-    ("changes", "where", "field"),
-    [
-        ({}, "tags.seed === 0", "--where"),
-        ({"experiment": "trainscot"}, None, "--experiment"),
-        ({"uri": "sqlite:///nowhere.db"}, None, "--uri"),
-    ],
-)
-def test_wrong_input_is_refused_and_nothing_made(
-    found, changes, where, field, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError) as caught:
-        best_recipes(replace(found, **changes), where)
-    assert caught.value.field == field
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_forms(found):
-    rows = best_recipes(found)
-    assert [row["recipe"] for row in json.loads(best_text(rows, "json"))] == [
-        row.recipe for row in rows
+def test_the_documented_query(found):
+    (code,) = blocks(PAGE, "python")
+    assert TrackingSettings.uri in code
+    names: dict[str, Any] = {}
+    try:
+        exec(code.replace(TrackingSettings.uri, found.uri), names)
+    finally:
+        names["mlflow"].set_tracking_uri(None)
+    rows = names["best"].sort_values("tags.cluster")[["tags.cluster", "tags.recipe"]]
+    assert [(cluster, recipe[:3]) for cluster, recipe in rows.to_numpy()] == [
+        ("other", "tp8"),
+        ("pair", "tp4"),
     ]
-    read = list(csv.DictReader(io.StringIO(best_text(rows, "csv"))))
-    assert [float(row["step_time_s"]) for row in read] == [3.0, 1.5]
-    table = best_text(rows, "table").splitlines()
-    assert len(table) == 3
-    assert table[1].startswith("tiny   other")
-    assert table[2].endswith(rows[1].recipe)
-
-
-def test_the_command(found, capsys, monkeypatch):
-    # An earlier test's log handler may hold a stream that is closed by now.
-    monkeypatch.setattr(logging, "raiseExceptions", False)
-    assert main(["best", "--uri", found.uri]) == 0
-    assert "tp4" in capsys.readouterr().out
-    assert main(["best", "--uri", found.uri, "--where", "tags.seed = '9'"]) == 1
-    assert main(["best", "--uri", "mlflow.db"]) == 2
-    assert main(["best", "--uri", "http://127.0.0.1:9"]) == 1
-    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_the_documented_conditions(found):
