@@ -94,8 +94,13 @@ def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
     contents = [content(trace, communications[trace.header.rank]) for trace in traces]
     found = told_apart_by_peers(classes(contents, tolerance), communications)
     seen = {rank: families(one.communicators.values()) for rank, one in communications.items()}
+    sends = any(
+        type(launch.event) is PointToPoint and launch.event.peer in found.first_of
+        for one in communications.values()
+        for launch in one.launches
+    )
     try:
-        class_of_rank = place(world_size, found.first_of, seen)
+        class_of_rank = place(world_size, found.first_of, seen, sends=sends)
     except InputError as error:
         why = "".join(f"; {each}" for each in found.separating[:SHOWN_REASONS])
         raise InputError("traces", error.value, error.problem + why, error.allowed) from error

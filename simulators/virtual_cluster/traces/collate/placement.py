@@ -112,11 +112,16 @@ def is_pipeline(family: Family) -> bool:
 
 
 def place(
-    world_size: int, first_of: Mapping[int, int], seen: Mapping[int, Mapping[Family, Communicator]]
+    world_size: int,
+    first_of: Mapping[int, int],
+    seen: Mapping[int, Mapping[Family, Communicator]],
+    *,
+    sends: bool = False,
 ) -> tuple[int, ...]:
     """For every rank of the world, the class (by its first traced rank) that it is of.
 
     ``first_of`` gives the classes of the traced ranks, ``seen`` their communicators by family.
+    ``sends``: whether traced ranks send to each other, as stages do, which whole groups then are.
 
     Raises:
         InputError: when no positions explain the classes, when several ways to do so disagree, or
@@ -145,7 +150,7 @@ def place(
             )
         if answers:
             return next(iter(answers))
-    if alike := _by_replicas(world_size, first_of, shared):
+    if sends and (alike := _by_replicas(world_size, first_of, shared)):
         return alike
     raise InputError(
         "ranks",

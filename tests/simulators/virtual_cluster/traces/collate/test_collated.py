@@ -140,6 +140,12 @@ def test_replicas_tell_of_pipelines_on_the_worlds_group(tp: int) -> None:
     ]
     with pytest.raises(InputError, match="do not tell what the others do"):
         collate([alone[0], alone[world // 2]])
+    # Nothing is sent: what one rank does beyond the other may be its own affair.
+    print_ = events.Op("aten.add.Tensor", (), (), 0, None)
+    quiet = [dataclasses.replace(each, events=each.events[:-1]) for each in everyone]
+    busy = dataclasses.replace(quiet[0], events=(*quiet[0].events, print_))
+    with pytest.raises(InputError, match="do not tell what the others do"):
+        collate([busy, quiet[world // 2]])
 
 
 def test_positions_that_do_not_tell_are_refused(everybody: list[events.Trace]) -> None:
