@@ -157,7 +157,7 @@ def graph_scope(job: Job) -> tuple[str, ...]:
     Its rules: ``transformer_config.py``. Megatron's FSDP has none, nor has a module that draws
     random numbers and is recomputed.
     """
-    model, recipe, moe = job.model, job.recipe, job.model.moe
+    model, recipe, moe = job.model, job.recipe, job.moe
     if not job.framework.cuda_graphs or recipe.zero_stage >= 2:
         return ()
     selective = recipe.recompute == "selective"
@@ -238,7 +238,8 @@ def impossible(job: Job) -> tuple[str, ...]:
         reasons.append("the distributed optimizer (zero_stage > 0) is Adam's only")
     if recipe.vpp > 1 and recipe.pp == 2 and not job.framework.overlap_p2p:
         reasons.append("vpp > 1 with pp=2 needs overlapped transfers (framework.overlap_p2p)")
-    if moe is not None and moe.padded and job.dispatcher == "deepep":
+    pads = moe is not None and moe.capacity_factor is not None and moe.pad_to_capacity
+    if pads and job.dispatcher == "deepep":
         reasons.append("DeepEP does not pad experts to a capacity (moe.pad_to_capacity)")
     if recipe.overlap_moe_expert_parallel_comm and moe is not None:
         if job.dispatcher == "allgather":

@@ -229,13 +229,10 @@ def _routing(row: Row, statement: Statement, assumed: list[str]) -> dict[str, An
     preset = moe_preset(row, statement, era_of(row, statement))
     assumed += preset.assumed
     in_turn = statement.label.get("project") in _FORCED_IN_TURN
-    capacity = _capacity_factor(statement, assumed)
     return {
         "dispatcher": "deepep" if preset.deepep else "alltoall",
         "load_imbalance": _load_imbalance(row, statement, assumed),
-        "capacity_factor": capacity,
-        # DeepEP drops what is beyond a capacity and pads nothing (Megatron-Core: _DeepepManager).
-        "pad_to_capacity": capacity is None or not preset.deepep,
+        "capacity_factor": _capacity_factor(statement, assumed),
         "experts_in_turn": in_turn and statement.says("router", "forced"),
     }
 

@@ -39,7 +39,7 @@ class Moe:
     routing."""
     pad_to_capacity: bool = True
     """With ``capacity_factor``, experts that receive less are padded to it, so that all are equal;
-    false: they process what they receive."""
+    false, and behind ``deepep``: they process what they receive."""
     load_imbalance: float = 1.0
     """How many times the mean the busiest GPU's experts then receive (1: routing forced to
     balance)."""
@@ -59,8 +59,10 @@ class Moe:
 
     @property
     def padded(self) -> bool:
-        """Whether all experts receive the same, popular or not."""
-        return self.capacity_factor is not None and self.pad_to_capacity
+        """Whether all experts receive the same, popular or not. DeepEP drops what is beyond a
+        capacity and pads nothing (Megatron-Core: ``_DeepepManager``)."""
+        cut = self.capacity_factor is not None
+        return cut and self.pad_to_capacity and self.dispatcher != "deepep"
 
     @property
     def routed(self) -> bool:

@@ -10,6 +10,7 @@ import functools
 from dataclasses import dataclass, fields, replace
 
 from .cluster import Cluster
+from .experts import Moe
 from .framework import (
     UNDECLARED,
     ChosenFramework,
@@ -216,7 +217,7 @@ class Job:
     @property
     def replays_iterations(self) -> bool:
         """Whether CUDA graphs hold whole steps: they do not end where tokens go to experts."""
-        moe, framework = self.model.moe, self.framework
+        moe, framework = self.moe, self.framework
         fused = framework.fused_experts and self.precision == "mxfp8"
         whole = moe is None or moe.padded or fused or not framework.graphs_leave_experts
         return framework.cuda_graphs and whole
@@ -251,6 +252,14 @@ class Job:
         """The training's, with 16-bit states where the recipe asks for them."""
         halved = self.recipe.optimizer_states == "bf16" and self.training.optimizer == "adam"
         return "adam_bf16" if halved else self.training.optimizer
+
+    @property
+    def moe(self) -> Moe | None:
+        """The model's experts, tokens travelling to them as the recipe says."""
+        moe, dispatcher = self.model.moe, self.recipe.moe_dispatcher
+        if moe is None or dispatcher is None:
+            return moe
+        return replace(moe, dispatcher=dispatcher)
 
     @property
     def dispatcher(self) -> str | None:

@@ -69,8 +69,8 @@ def assumptions_of(
             "Megatron-Core recomputes hybrids whole since May 2026 (pull request 4496); before, "
             "every activation is kept"
         )
-    if job.model.moe is not None:
-        stated.append(_loads_of_experts(job, job.model.moe))
+    if job.moe is not None:
+        stated.append(_loads_of_experts(job, job.moe))
         looped = job.framework.loops_experts and not job.framework.torch_wrappers
         if looped and recipe.zero_stage == 3:
             stated.append(

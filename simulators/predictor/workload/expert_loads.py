@@ -20,7 +20,7 @@ def routed_rows(shard: Shard) -> int:
     if moe.capacity_factor is None:
         return rows
     capacity = math.ceil(rows / moe.num_experts * moe.capacity_factor) * moe.num_experts
-    if moe.pad_to_capacity:
+    if moe.padded:
         # Every expert is padded or cut to its capacity.
         return capacity
     return min(capacity, round(rows * (1 - dropped_routings(shard))))

@@ -249,4 +249,4 @@ def test_experts_behind_deepep_are_cut_at_their_capacity_and_not_padded(dispatch
         EXPERTS, framework="Megatron-LM (2025)", notes=f"{dispatcher}; capacity factor 2"
     )
     moe = job_of(cut, declarations()).job.model.moe
-    assert (moe.capacity_factor, moe.pad_to_capacity) == (2.0, padded)
+    assert (moe.capacity_factor, moe.padded) == (2.0, padded)

@@ -134,6 +134,24 @@ def test_all_gather_dispatcher_gathers_all_tokens_once() -> None:
     assert wire_bytes(backward, "etp_ep") == 2 * everything
 
 
+@pytest.mark.parametrize("by_recipe", [False, True])
+def test_behind_deepep_no_expert_is_padded(by_recipe: bool) -> None:
+    assert MOE.moe is not None
+    cut = replace(MOE.moe, capacity_factor=4.0)
+    knobs = {"moe_dispatcher": "deepep"} if by_recipe else {}
+    moe = cut if by_recipe else replace(cut, dispatcher="deepep")
+    jobs = [
+        make_job(replace(MOE, moe=replace(moe, pad_to_capacity=padded)), ep=4, **knobs)
+        for padded in (True, False)
+    ]
+    padded, unpadded = (layer_blocks(Shard.of(job), EXPERT_LAYER, "none") for job in jobs)
+    assert padded == unpadded
+    assert jobs[0].moe is not None
+    assert not jobs[0].moe.padded
+    alltoall = make_job(replace(MOE, moe=cut), ep=4)
+    assert flops(layer_blocks(Shard.of(alltoall), EXPERT_LAYER, "none")[0]) > flops(padded[0])
+
+
 def test_experts_over_their_capacity_drop_and_others_are_not_padded() -> None:
     """Of 100 tokens, one choice each, a capacity of 25 keeps 25, 20, 10 and 10; padded, all have
     25; four ranks with an expert each get four ranks' tokens."""
