@@ -71,6 +71,11 @@ def test_containers_are_dated_with_a_v_before_them_too():
 def test_what_narrows_or_negates_is_read_first():
     assert statement(notes="no flash attention").says("attention", "unfused")
     assert statement(notes="no CUDA graphs").says("graphs", "no")
+    assert statement(notes="no fp8_param_gather").says("param_gather", "no")
+    for notes in ("FP8 attention", "fp8_dot_product_attention"):
+        assert statement(notes=notes).says("fp8_products", "attention")
+    for notes in ("no FP8 attention", "fp8_dot_product_attention=false"):
+        assert statement(notes=notes).says("fp8_products", "")
     without = statement(notes="no rotary positions and no norm of queries and keys; no biases")
     assert without.says("positions", "none")
     assert without.says("qk_norm", "no")
@@ -312,6 +317,7 @@ def test_notes_are_matched_in_one_place():
     [
         ("Selective (core attn)", ("selective", None)),
         ("selective:core_attn+mlp", ("selective", "core_attn+mlp")),
+        ("layernorm", ("selective", "layernorm")),
         ("yes", ("full", None)),
         ("off", ("none", None)),
         ("activation checkpointing", ("full", None)),
