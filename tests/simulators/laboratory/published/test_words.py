@@ -81,6 +81,7 @@ def test_what_narrows_or_negates_is_read_first():
     assert without.says("qk_norm", "no")
     assert without.says("linear_biases", "no")
     assert not statement(notes="no bias-GELU fusion; no bias-dropout fusion").says("linear_biases")
+    assert statement(framework="PyTorch (picotron-like, 2026)").says("states", "bf16")
     assert not without.says("norm")
     eager = statement(notes="no fused rotary positions")
     assert eager.says("positions", "rope")
