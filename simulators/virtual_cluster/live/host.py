@@ -211,7 +211,8 @@ class Host:
         if event.phase != events.SETUP and begun > self.steps[-1].number:
             self._end_step()
             self.steps.append(Step(begun, self.clock.now_ps))
-        if event.phase == events.OPTIMIZER:
+        # The second optimizer of a step updates after the next step was taken to begin.
+        if event.phase == events.OPTIMIZER and event.step == self.steps[-1].number:
             self.steps[-1].trains = True
 
     def _site(self, event: events.Site) -> None:

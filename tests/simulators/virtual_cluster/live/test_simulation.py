@@ -21,6 +21,7 @@ from tests.simulators.virtual_cluster.live.scripts import (
 )
 from trainscout.simulators.virtual_cluster.live.host import FORGET_EVERY
 from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Sleep
+from trainscout.simulators.virtual_cluster.live.report import step_times
 from trainscout.simulators.virtual_cluster.live.simulation import DeadlockError
 from trainscout.simulators.virtual_cluster.live.tasks import Task
 from trainscout.simulators.virtual_cluster.traces.events import (
@@ -196,6 +197,16 @@ def test_device_time_is_booked_by_step():
     assert zero.peers_ps == pytest.approx(1e12 * (3e-3))
     assert zero.end_ps == pytest.approx(1e12 * (LAUNCH_S + 4e-3 + LATENCY_S + 1e-3 + 2e-3))
     assert one.end_ps - zero.end_ps == pytest.approx(1e12 * (1e-3))
+
+
+def test_what_follows_the_second_optimizer_of_the_last_step_is_no_step():
+    def step(number):
+        phases = ["forward", "optimizer", "other", "optimizer", "other"]
+        return [event for name in phases for event in (Phase(name, number), kernel(1e-3))]
+
+    simulation, _ = play({0: [*step(0), *step(1), Phase("other", 1), kernel(7e-3)]})
+    _, last = step_times(simulation.hosts[0].steps)
+    assert last.seconds == pytest.approx(5e-3)  # From one first optimizer to the next.
 
 
 def test_nobody_is_released_before_the_slowest_host_has_passed():
