@@ -362,11 +362,13 @@ class Simulation:
         touched: dict[Transfer, None] = {}
         for rank in sorted(self._dirty):
             device = self._devices[rank]
-            for task in device.kernels:
+            # Copies from and to the host, of no class, are made by engines of their own.
+            kernels = [task for task in device.kernels if task.kernel and task.kernel.mix]
+            for task in kernels:
                 progress = task.progress
                 assert task.kernel is not None
                 assert progress is not None
-                slowdown = 1 + (len(device.kernels) - 1) * (self._prices.slowdown_of_two - 1)
+                slowdown = 1 + (len(kernels) - 1) * (self._prices.slowdown_of_two - 1)
                 for transfer in device.transfers:
                     slowdown += self._prices.slowdowns(task.kernel, transfer.price)[0] - 1
                 if slowdown != progress.slowdown:

@@ -18,18 +18,23 @@ from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 LAUNCH_S = 1e-6
 LATENCY_S = 1e-6
 BYTES_PER_S = 1e9
+COPY = "copy to the host"
 
 
 class ScriptedPrices(Prices):
     """An operation's first argument is its seconds; transfers take a latency and 1 GB/s."""
 
-    def __init__(self, on_kernel: float = 1.0, on_transfer: float = 1.0) -> None:
+    def __init__(
+        self, on_kernel: float = 1.0, on_transfer: float = 1.0, of_two: float = 1.0
+    ) -> None:
         self._factors = (on_kernel, on_transfer)
-        self._kernels: dict[float, Price] = {}
+        self.slowdown_of_two = of_two
+        self._kernels: dict[tuple[str, float], Price] = {}
 
     def kernel(self, content: object) -> Price:
-        assert isinstance(content, float)
-        return self._kernels.setdefault(content, Price(content))
+        assert isinstance(content, tuple)
+        mix = b"" if content[0] == COPY else b"any"
+        return self._kernels.setdefault(content, Price(content[1], mix=mix))
 
     def communication(
         self,
@@ -41,8 +46,6 @@ class ScriptedPrices(Prices):
     ) -> Price:
         return Price(LATENCY_S + call.bytes / BYTES_PER_S, LATENCY_S)
 
-    slowdown_of_two = 1.0
-
     def slowdowns(self, kernel: Price, communication: Price) -> tuple[float, float]:
         return self._factors
 
@@ -53,7 +56,11 @@ class ScriptedLaunches(Launches):
     def take(self, event: events.Event) -> tuple[Launch, ...]:
         if not isinstance(event, events.Op):
             return ()
-        return (Launch(event.name, event.stream, 1, event.inputs[0]),)
+        return (Launch(event.name, event.stream, 1, (event.name, event.inputs[0])),)
+
+
+def copy(seconds: float, stream: int = 0) -> events.Op:
+    return events.Op(COPY, (seconds,), (), stream)
 
 
 def kernel(seconds: float, stream: int = 0) -> events.Op:

@@ -12,6 +12,7 @@ from tests.simulators.virtual_cluster.live.scripts import (
     LAUNCH_S,
     ScriptedPrices,
     collective,
+    copy,
     gap,
     group,
     kernel,
@@ -113,6 +114,13 @@ def test_kernels_and_transfers_slow_each_other_while_they_overlap():
     together = 2 * (transfer - LAUNCH_S)
     expected = 2 * LAUNCH_S + together + (2e-3 - together / 2)
     assert clocks(simulation)[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("beside", "factor"), [(kernel, 2.0), (copy, 1.0)])
+def test_two_kernels_share_the_device_and_copies_to_the_host_do_not(beside, factor):
+    script = [kernel(4e-3), beside(4e-3, 1), DEVICE]
+    simulation, _ = play({0: script}, prices=ScriptedPrices(of_two=2.0))
+    assert clocks(simulation)[0] == pytest.approx(factor * 4e-3, rel=1e-3)
 
 
 def test_ping_pong():
