@@ -204,9 +204,12 @@ class _FusedOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Iterable[Any], *args: Any, **named: Any) -> None:
         names = self.settings.split()
         given = {name: _DEFAULTS.get(name, name in _ON) for name in names}
-        given |= {**dict(zip(names, args, strict=False)), **named}
+        by_place = dict(zip(names, args, strict=False))
+        given |= {**by_place, **named}
         if unknown := set(given) - set(names):
             raise TypeError(f"{type(self).__name__} takes no {', '.join(sorted(unknown))}")
+        if len(args) > len(names) or by_place.keys() & named.keys():
+            raise TypeError(f"{type(self).__name__} takes {self.settings!r} once each")
         if given.get("amsgrad"):
             raise RuntimeError(f"{type(self).__name__} does not support the AMSGrad variant.")
         if given.get("capturable"):

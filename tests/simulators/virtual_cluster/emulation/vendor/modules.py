@@ -241,6 +241,8 @@ def refused() -> dict[str, str]:
         "amp": lambda: apex.amp.initialize(None, opt_level="O2"),
         "without weights": lambda: apex.normalization.FusedLayerNorm(8, elementwise_affine=False),
         "graphs": lambda: apex.optimizers.FusedAdam(parameters, capturable=True),
+        "too many": lambda: apex.optimizers.FusedAdam(parameters, *range(11)),
+        "twice": lambda: apex.optimizers.FusedAdam(parameters, 1e-3, lr=1e-3),
         "slopes": lambda: flash_attn.flash_attn_func(heads, heads, heads, alibi_slopes=1.0),
         "bias": lambda: xformers.ops.memory_efficient_attention(heads, heads, heads, object()),
     }
@@ -248,7 +250,7 @@ def refused() -> dict[str, str]:
     for name, call in calls.items():
         try:
             call()
-        except InputError as error:
+        except (InputError, TypeError) as error:
             found[name] = str(error)
     return found
 

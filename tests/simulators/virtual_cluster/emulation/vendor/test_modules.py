@@ -333,3 +333,8 @@ def test_what_is_not_emulated_is_refused_by_name(modules: Modules, use: str, wor
     message = modules.figures["refused"][use]
     assert "is not emulated" in message
     assert words in message
+
+
+@pytest.mark.parametrize("use", ["too many", "twice"])
+def test_an_optimizer_takes_each_setting_once(modules: Modules, use: str) -> None:
+    assert "FusedAdam takes 'lr bias_correction" in modules.figures["refused"][use]
