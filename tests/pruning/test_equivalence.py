@@ -10,7 +10,7 @@ from tests.simulators.jobs import LLAMA, MOE, make_job
 from trainscout.pruning.equivalence import RULES, canonical, canonicalize
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.tuning import Distillation
+from trainscout.simulators.predictor.question.tuning import Distillation, Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
@@ -112,6 +112,11 @@ def test_only_sharded_optimizers_keep_weights_in_8_bits_without_replicas_too():
         for stage in (0, 1, 2)
     ]
     assert stages == [0, 1, 1, 1, 1, 1]
+    # Weights that no optimizer updates are in 8 bits whatever it shards.
+    adapters = make_job(
+        tp=8, zero_stage=0, precision="fp8", training=software | {"lora": Lora(8, ("linear_qkv",))}
+    )
+    assert canonical(adapters).zero_stage == 1
 
 
 def test_buckets_that_wait_for_each_other_are_two_without_replicas_too():

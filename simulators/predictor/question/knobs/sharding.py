@@ -42,11 +42,13 @@ class Sharding:
             _UNSHARED,
             (*_REPLICAS, "framework", "precision", "fp8_param_gather"),
             # FSDP's copies are made even so, DeepSpeed has another optimizer for each stage, and
-            # none but sharded ones keep weights in 8 bits.
+            # none but sharded ones keep weights that are updated in 8 bits.
             lambda job: (
                 not (job.is_replicated or job.gathers_units or job.framework.flattens_gradients)
                 and not (
-                    job.recipe.zero_stage == 0 and job.precision in job.framework.fp8_param_gather
+                    job.recipe.zero_stage == 0
+                    and job.training.lora is None
+                    and job.precision in job.framework.fp8_param_gather
                 )
             ),
         ),
