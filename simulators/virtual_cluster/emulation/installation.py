@@ -85,7 +85,7 @@ def how_to_install(error: BaseException) -> str | None:
     if raised is None or not _is_missing(name := _project(str(raised.name))):
         return None
     for folder in (Path.cwd(), Path.cwd() / "src"):
-        if (folder / name / "__init__.py").is_file():
+        if any((folder / name).glob("*.py")):
             # Of the registry it would be another one.
             return f"{name} is the script's own: run with PYTHONPATH={folder}"
     files = dict.fromkeys(

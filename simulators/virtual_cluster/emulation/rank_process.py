@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import math
 import multiprocessing
 import os
@@ -234,7 +235,11 @@ def _say_lost(error: BaseException) -> None:
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
     """What is printed leads nowhere: timers of scripts print tracebacks of what ends them."""
-    kept = [(stream, os.dup(to), to) for stream, to in ((sys.stdout, 1), (sys.stderr, 2))]
+    kept = [
+        # Far from the numbers of files that the script goes on to close, some of them twice.
+        (stream, fcntl.fcntl(to, fcntl.F_DUPFD_CLOEXEC, 256), to)
+        for stream, to in ((sys.stdout, 1), (sys.stderr, 2))
+    ]
     with open(os.devnull, "wb") as nowhere:
         for stream, _, to in kept:
             stream.flush()

@@ -413,6 +413,27 @@ def test_gaps_that_a_script_swallows_are_counted(tmp_path: Path, fails: str, cod
         assert run.output.count(stated) == (code == 4), run.output
 
 
+CLOSED_TWICE = """
+import os, torch
+def train():
+    # As buffers mapped into memory do: the file closes its number once more when it goes.
+    file = open(os.devnull)
+    os.close(file.fileno())
+    model = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(model.parameters())
+    for step in range(3):
+        model(torch.ones(4, 8, device="cuda")).sum().backward()
+        optimizer.step()
+train()
+"""
+
+
+def test_files_that_a_script_closes_twice_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text(CLOSED_TWICE)
+    run = emulate(tmp_path, str(tmp_path / "twice.py"), "--world-size", "1", "--steps", "2")
+    assert run.code == 0, run.output
+
+
 GUARDED = """
 import torch
 try:
@@ -520,7 +541,7 @@ def test_what_the_script_brings_itself_is_not_looked_for_elsewhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "src" / "own_trainer").mkdir(parents=True)
-    (tmp_path / "src" / "own_trainer" / "__init__.py").touch()
+    (tmp_path / "src" / "own_trainer" / "data.py").touch()
     monkeypatch.chdir(tmp_path)
     line = how_to_install(ModuleNotFoundError("", name="own_trainer.data"))
     assert line == f"own_trainer is the script's own: run with PYTHONPATH={tmp_path / 'src'}"
