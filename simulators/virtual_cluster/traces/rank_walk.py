@@ -60,7 +60,8 @@ class Lane(Generic[T]):
     @property
     def frontier(self) -> list[T]:
         """Tasks after which everything given to this stream so far has run."""
-        return [*self.last, *self.waits]
+        # Each once: streams that wait for each other by turns would double them every time.
+        return list(dict.fromkeys([*self.last, *self.waits])) if self.waits else [*self.last]
 
     def run(self, last: list[T]) -> None:
         """These are the stream's last tasks from now on; they have waited for its waits."""

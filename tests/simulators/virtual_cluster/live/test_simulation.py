@@ -34,6 +34,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     ValueRead,
     WorkWait,
 )
+from trainscout.simulators.virtual_cluster.traces.rank_walk import Lane
 from trainscout.simulators.virtual_cluster.walk.rendezvous import MismatchError
 
 DEVICE = Synchronise("device")
@@ -287,3 +288,13 @@ def test_different_collectives_under_one_number_are_refused():
     }
     with pytest.raises(MismatchError, match=r"rank 0 launched all_reduce .* but rank 1"):
         play(scripts)
+
+
+def test_streams_that_wait_for_each_other_by_turns_wait_for_no_task_twice():
+    script = [kernel(1e-3), kernel(1e-3, 1)]
+    for event in range(20):
+        script += [EventRecord(event, event % 2), EventWait(event, (event + 1) % 2)]
+    simulation, _ = play({0: [*script, kernel(1e-3), DEVICE]})
+    assert clocks(simulation)[0] == pytest.approx(2e-3, rel=0.2)
+    # More of them by half with each turn else, until live stood still.
+    assert Lane("stream", [1], [2, 1, 2]).frontier == [1, 2]
