@@ -131,13 +131,10 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
     siblings = communicator.siblings
     if cluster.domain < cluster.gpus_per_node:
         # NVLink islands inside one server: NCCL counts servers and crosses PCIe between islands.
-        # How far apart the members lie says how many servers they are on.
-        reached = communicator.reach * cluster.domain / cluster.gpus_per_node
-        servers = min(communicator.size, math.ceil(reached))
         if cluster.num_nodes == 1:
             ranks_per_node = communicator.size
-        elif servers and communicator.size % servers == 0:
-            ranks_per_node = communicator.size // servers
+        elif communicator.servers:
+            ranks_per_node = communicator.size // communicator.servers
         elif ranks_per_node == cluster.domain:
             ranks_per_node = math.gcd(communicator.size, cluster.gpus_per_node)
         if ranks_per_node > communicator.ranks_per_node:

@@ -8,6 +8,7 @@ order, so a group with a given stride has a fixed number of members per domain.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 
 from trainscout.simulators.predictor.question.job import Job
@@ -64,19 +65,18 @@ def communicators(job: Job) -> dict[str, Communicator]:
     ``embedding`` the first and last stage, which share tied embeddings; ``pp`` neighbouring
     stages.
     """
-    domain, ranks = _domain_and_ranks(job)
-    return dict(_groups(tuple(spans(job).items()), domain, ranks))
+    return dict(_groups(tuple(spans(job).items()), *_sizes(job)))
 
 
 @functools.lru_cache(maxsize=4096)
 def _groups(
-    spans: tuple[tuple[str, Span], ...], domain: int, ranks: int
+    spans: tuple[tuple[str, Span], ...], domain: int, node: int, ranks: int
 ) -> Mapping[str, Communicator]:
     lie = dict(spans)
     # The two ends of a pipeline lie further apart than they repeat.
     ((stages, apart),) = lie["pp"]
     within = {name: stages * apart if name == "embedding" else ranks for name in lie}
-    return {name: _placed(name, span, domain, within[name]) for name, span in spans}
+    return {name: _placed(name, span, domain, node, within[name]) for name, span in spans}
 
 
 def dimension(name: str) -> str:
@@ -107,24 +107,33 @@ def place(name: str, size: int, stride: int, job: Job) -> Communicator:
 
 def place_span(name: str, span: Span, job: Job) -> Communicator:
     """The communicator of ranks that lie as ``span`` says."""
-    return _placed(name, span, *_domain_and_ranks(job))
+    return _placed(name, span, *_sizes(job))
 
 
-def _domain_and_ranks(job: Job) -> tuple[int, int]:
-    return min(job.cluster.domain, job.world_size), job.world_size
+def _sizes(job: Job) -> tuple[int, int, int]:
+    """GPUs of an NVLink domain, of a node (or the domain that spans several) and of the job."""
+    domain, ranks = job.cluster.domain, job.world_size
+    return min(domain, ranks), min(max(domain, job.cluster.gpus_per_node), ranks), ranks
 
 
 @functools.lru_cache(maxsize=65536)
-def _placed(name: str, span: Span, domain: int, most: int) -> Communicator:
-    size = per_domain = 1
-    for count, stride in _joined(span):
-        size *= count
-        per_domain *= _in_a_domain(count, min(count * stride, most), stride, domain)
-    nodes = size // per_domain
-    siblings = max(1, domain // per_domain) if nodes > 1 else 1
+def _placed(name: str, span: Span, domain: int, node: int, most: int) -> Communicator:
+    size = math.prod(count for count, _ in span)
+    per_domain = _together(span, domain, most)
+    per_node = per_domain if node == domain else _together(span, node, most)
+    domains, nodes = size // per_domain, size // per_node
+    siblings = max(1, domain // per_domain) if domains > 1 else 1
     last = sum((count - 1) * stride for count, stride in span)
-    reach = max(nodes, 1 + last // domain)
-    return Communicator(name, size, per_domain, nodes, siblings, reach, name == _COLLNET)
+    reach = max(nodes, 1 + last // node)
+    collnet = name == _COLLNET
+    return Communicator(name, size, per_domain, domains, siblings, reach, nodes, collnet)
+
+
+def _together(span: Span, domain: int, most: int) -> int:
+    """How many ranks of a group share a domain."""
+    parts = _joined(span)
+    each = (_in_a_domain(count, min(count * apart, most), apart, domain) for count, apart in parts)
+    return math.prod(each)
 
 
 def _joined(span: Span) -> list[tuple[int, int]]:

@@ -327,9 +327,10 @@ class Communicator:
 
     ``ranks_per_node`` counts members inside one NVLink domain, ``nodes`` the domains spanned
     (``size = ranks_per_node * nodes``). ``siblings`` is how many equal communicators of the
-    same kind share one node's NICs at the same time; ``reach`` how many domains lie from its first
-    to its last, those between that it leaves out included (0: as many as it spans). ``collnet``:
-    NCCL may let switches sum for it (NCCL_COLLNET_ENABLE).
+    same kind share one node's NICs at the same time; ``reach`` how many servers (or domains, where
+    those are larger) lie from its first to its last, those between that it leaves out included (0:
+    as many as it spans), and ``servers`` how many it spans (0: not known where they hold several
+    domains). ``collnet``: NCCL may let switches sum for it (NCCL_COLLNET_ENABLE).
     """
 
     name: str
@@ -338,6 +339,7 @@ class Communicator:
     nodes: int
     siblings: int = 1
     reach: int = 0
+    servers: int = 0
     collnet: bool = False
 
     def __hash__(self) -> int:
@@ -346,8 +348,8 @@ class Communicator:
     @property
     def pair(self) -> Communicator:
         """Two neighbours by themselves, on two nodes where it spans several."""
-        nodes = min(self.nodes, 2)
-        return replace(self, size=2, ranks_per_node=2 // nodes, nodes=nodes)
+        nodes, servers = min(self.nodes, 2), min(self.servers, 2)
+        return replace(self, size=2, ranks_per_node=2 // nodes, nodes=nodes, servers=servers)
 
 
 _SIZES = attrgetter("m", "n", "k", "batch")

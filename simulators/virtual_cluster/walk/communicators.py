@@ -39,16 +39,21 @@ def communicator_of(
 
     Groups of the same kind are taken to fill every domain: as many share its NICs at a time.
     """
-    domain = cluster.domain
-    per_domain = max(Counter(rank // domain for rank in ranks).values())
+    domain, node = cluster.domain, max(cluster.domain, cluster.gpus_per_node)
+    per_domain, per_node = _together(ranks, domain), _together(ranks, node)
+    size, domains, nodes = len(ranks), len(ranks) // per_domain, len(ranks) // per_node
+    siblings = max(1, domain // per_domain) if domains > 1 else 1
+    reach = max(ranks) // node - min(ranks) // node + 1
+    return Communicator(name, size, per_domain, domains, siblings, reach, nodes, collnet)
+
+
+def _together(ranks: Sequence[int], domain: int) -> int:
+    """How many of them share a domain."""
+    most = max(Counter(rank // domain for rank in ranks).values())
     # Where members lie unevenly, they are at least spread over whole domains.
-    while len(ranks) % per_domain:
-        per_domain -= 1
-    nodes = len(ranks) // per_domain
-    siblings = max(1, domain // per_domain) if nodes > 1 else 1
-    domains = [rank // domain for rank in ranks]
-    reach = max(domains) - min(domains) + 1
-    return Communicator(name, len(ranks), per_domain, nodes, siblings, reach, collnet)
+    while len(ranks) % most:
+        most -= 1
+    return most
 
 
 def inside(communicator: Communicator) -> Communicator:

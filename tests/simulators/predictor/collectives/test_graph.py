@@ -139,17 +139,13 @@ def test_pairs_on_several_servers_use_the_network() -> None:
     assert strided.nics_gbs == pytest.approx(12.5 / 8)
 
 
-@pytest.mark.parametrize(
-    ("size", "apart", "nodes"),
-    [(4, 1, 1), (2, 4, 1), (4, 4, 2), (2, 8, 2), (16, 1, 2), (4, 16, 4)],
-)
-def test_how_far_apart_ranks_without_nvlink_lie_says_on_how_many_servers(
-    size: int, apart: int, nodes: int
-) -> None:
+def test_ranks_without_nvlink_are_on_as_many_servers_as_said() -> None:
     servers = cluster(8, 8, 1, 100, "2.18", nvswitch=False, domain=1)
-    strided = Communicator("dp", size, 1, size, 1, reach=1 + (size - 1) * apart)
-    wiring = wiring_of(strided, m.A100_PCIE, servers)
-    assert (wiring.nodes, wiring.ranks_per_node) == (nodes, size // nodes)
+    for on, inside in ((1, 4), (2, 2), (4, 1)):
+        strided = Communicator("dp", 4, 1, 4, 1, servers=on)
+        wiring = wiring_of(strided, m.A100_PCIE, servers)
+        assert (wiring.nodes, wiring.ranks_per_node) == (on, inside)
+    assert wiring_of(strided.pair, m.A100_PCIE, servers).nodes == 2
 
 
 @pytest.mark.parametrize(("ranks", "links"), [(2, 1), (4, 4), (8, 6)])

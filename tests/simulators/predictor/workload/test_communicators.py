@@ -74,6 +74,7 @@ def groups_of(job: Job) -> dict[str, list[list[int]]]:
 @given(
     model=st.sampled_from([TINY, MOE]),
     gpus_per_node=st.sampled_from([4, 8]),
+    nvlink_domain=st.sampled_from([None, None, 1, 2]),
     nodes=st.sampled_from([1, 2, 4, 8]),
     tp=st.sampled_from([1, 2, 4, 8]),
     pp=st.sampled_from([1, 2, 4]),
@@ -83,10 +84,12 @@ def groups_of(job: Job) -> dict[str, list[list[int]]]:
     use_tp_pp_dp_mapping=st.booleans(),
 )
 def test_placement_is_that_of_the_enumerated_ranks(
-    model: Any, gpus_per_node: int, nodes: int, **recipe: Any
+    model: Any, gpus_per_node: int, nvlink_domain: int | None, nodes: int, **recipe: Any
 ) -> None:
     sp = model.moe is not None and recipe["tp"] > 1
     job = make_job(model, nodes=nodes, gpus_per_node=gpus_per_node, batch=256, sp=sp, **recipe)
+    job = replace(job, cluster=replace(job.cluster, nvlink_domain=nvlink_domain))
+    domain = job.cluster.domain
     if why_invalid(job) is not None:
         return
     ours = communicators(job)
@@ -95,13 +98,14 @@ def test_placement_is_that_of_the_enumerated_ranks(
     for name, enumerated in groups.items():
         group = ours[name]
         for ranks in enumerated:
-            per_node = Counter(rank // gpus_per_node for rank in ranks)
+            per_domain = Counter(rank // domain for rank in ranks)
             assert len(ranks) == group.size
-            assert set(per_node.values()) == {group.ranks_per_node}, name
-            assert len(per_node) == group.nodes, name
+            assert set(per_domain.values()) == {group.ranks_per_node}, name
+            assert len(per_domain) == group.nodes, name
+            assert len({rank // gpus_per_node for rank in ranks}) == group.servers, name
         if group.nodes > 1 and name != "embedding":
-            # Groups with a member on the first node share its NICs.
-            on_first = sum(any(rank < gpus_per_node for rank in ranks) for ranks in enumerated)
+            # Groups with a member in the first domain share its NICs.
+            on_first = sum(any(rank < domain for rank in ranks) for ranks in enumerated)
             assert group.siblings == on_first, name
 
 

@@ -66,7 +66,7 @@ def test_groups_lie_as_the_built_in_workload_lays_them(recipe: dict[str, int]) -
 def test_uneven_groups_are_spread_over_whole_domains() -> None:
     cluster = replace(CLUSTER, num_nodes=2, gpus_per_node=8)
     # Three members in one node and one in the other count as one in each of four.
-    assert communicator_of("g", (5, 6, 7, 8), cluster) == Communicator("g", 4, 2, 2, 4, 2)
-    assert communicator_of("g", (0,), cluster) == Communicator("g", 1, 1, 1, reach=1)
+    assert communicator_of("g", (5, 6, 7, 8), cluster) == Communicator("g", 4, 2, 2, 4, 2, 2)
+    assert communicator_of("g", (0,), cluster) == Communicator("g", 1, 1, 1, 1, 1, 1)
     assert crosses_domains(7, 8, cluster)
     assert not crosses_domains(0, 7, cluster)
