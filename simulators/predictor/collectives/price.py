@@ -249,9 +249,12 @@ def _wire_gbs(row: MeasuredCollective, gpu: Gpu, cluster: Cluster) -> float:
 
 
 def _inside(ranks: int, cluster: Cluster) -> Communicator:
-    """As many GPUs, NVLink domains filled one after another."""
-    inside = min(cluster.domain, ranks)
-    return Communicator("measured", ranks, inside, ranks // inside)
+    """As many GPUs, NVLink domains filled one after another, evenly."""
+    domains, servers = (
+        next(each for each in range(math.ceil(ranks / most), ranks + 1) if ranks % each == 0)
+        for most in (cluster.domain, max(cluster.domain, cluster.gpus_per_node))
+    )
+    return Communicator("measured", ranks, ranks // domains, domains, servers=servers)
 
 
 def price_forced(

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulators.predictor.collectives.machines import GIB, H100, KIB, MIB, cluster, group
+from tests.simulators.predictor.collectives.machines import (
+    A100_PCIE,
+    GIB,
+    H100,
+    KIB,
+    MIB,
+    cluster,
+    group,
+)
 from trainscout.simulators.predictor.collectives.measured import (
     hop_us,
     interpolated,
@@ -16,6 +24,7 @@ from trainscout.simulators.predictor.collectives.measured import (
 from trainscout.simulators.predictor.collectives.price import price_collective
 from trainscout.simulators.predictor.question.cluster import Cluster, MeasuredCollective
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.workload.ir import Communicator
 
 HOP_US = 40.0
 WIRE_GBS = 250.0
@@ -70,6 +79,26 @@ def test_siblings_fill_the_nodes_that_a_communicator_leaves_out() -> None:
     beside = replace(group(1, 4, 8), reach=64)
     wide = price_collective("all_gather", GIB, beside, H100, CURVE).seconds
     assert wide > 1.5 * seconds(CURVE, GIB, 1, 4)
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(20, 80), (24, 96), (36, 144)])
+def test_a_table_need_not_fill_every_nvlink_domain(nodes: int, ranks: int) -> None:
+    row = MeasuredCollective("all_to_all", nodes, GIB, 40, 40, 40)
+    racks = replace(cluster(36, 4, 4, domain=72), measured_collectives="own.csv", measured=(row,))
+    # Half of what a rank sends leaves its rack, whatever part of two racks was measured.
+    own = price_collective("all_to_all", GIB, group(72, 2), H100, racks).seconds
+    assert own == pytest.approx(GIB / 2 / 40e9 * (ranks - 1) / ranks * 2, rel=0.02)
+
+
+@pytest.mark.parametrize("gpus", [2, 3, 4, 6, 7])
+def test_gpus_without_nvlink_are_measured_in_one_server(gpus: int) -> None:
+    row = MeasuredCollective("all_gather", 1, GIB, 10, 10, 10, gpus)
+    servers = replace(
+        cluster(2, 8, 1, 100, domain=1), measured_collectives="own.csv", measured=(row,)
+    )
+    alone = Communicator("tp", gpus, 1, gpus, servers=1)
+    taken_s = price_collective("all_gather", GIB, alone, A100_PCIE, servers).seconds
+    assert GIB * (gpus - 1) / gpus / taken_s == pytest.approx(10e9)
 
 
 def test_a_hop_takes_what_every_further_one_adds_in_the_undisturbed_band() -> None:
