@@ -302,7 +302,7 @@ class _Build:
         if key not in self.gangs:
             takes_s = self._unshared_s(what) if played else {}
             self.gangs[key] = [
-                self._gang(lanes, [group_transfers(what, ranks, self.model.network.domain)
+                self._gang(lanes, [group_transfers(what, ranks, self.model.network.nccl_node)
                                    for ranks in rows] if played else [],
                            max(takes_s.get(int(ranks[0]), 0.0) for ranks in rows))
                 for lanes, rows in self._joined(what, stage)
@@ -314,7 +314,9 @@ class _Build:
         is shared but what prices count: their own node's links, with all groups at once."""
         if what not in self.unshared:
             members = groups(self.job.world_size, what.span)
-            made = [group_transfers(what, ranks, self.model.network.domain) for ranks in members]
+            made = [
+                group_transfers(what, ranks, self.model.network.nccl_node) for ranks in members
+            ]
             fluid = NetworkChoice("flow", queue_pairs=self.model.settings.queue_pairs)
             played = play(self.model.ideal, together(made), _UNIT_BYTES, fluid)
             ends = np.split(played.end_s, np.cumsum([len(each.share) for each in made])[:-1])

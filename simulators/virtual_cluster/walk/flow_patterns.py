@@ -69,7 +69,7 @@ class FlowPatterns:
         """
         if kind == "send_recv":
             return patterns.send(*ranks)
-        members = patterns.by_node(ranks, self._network.domain)
+        members = patterns.by_node(ranks, self._network.nccl_node)
         inside = min(map(len, members))
         if algorithm == "hierarchical" and inside < max(map(len, members)):
             algorithm = "ring"

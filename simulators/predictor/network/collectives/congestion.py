@@ -47,11 +47,11 @@ class Pattern:
     ``algorithm``: ``ring``, ``tree``, ``hierarchical`` with ``channels``, or ``pat``; ``pairs``:
     all to everybody, member ``j`` of every group receiving ``loads[j]`` of all that is sent
     (empty: as much as any other), or sending it where ``back``; ``hierarchical_pairs``: the same
-    in two levels, over the network to the GPU of the same place in the other node (NVLink domain),
-    which passes it on (DeepEP, HybridEP); ``neighbours``: every member to the next and to the one
-    before; ``round``: every member to the next, the last to the first; ``ends``: a ring of the
-    first and the last alone, with ``channels``, ``mirrored``: of these, of those next to them, and
-    so on. ``span`` is where groups lie (``transfers.groups``).
+    in two levels, over the network to the GPU of the same place in the other node, which passes it
+    on (DeepEP, HybridEP); ``neighbours``: every member to the next and to the one before;
+    ``round``: every member to the next, the last to the first; ``ends``: a ring of the first and
+    the last alone, with ``channels``, ``mirrored``: of these, of those next to them, and so on.
+    ``span`` is where groups lie (``transfers.groups``).
     """
 
     algorithm: str
@@ -61,25 +61,25 @@ class Pattern:
     back: bool = False
 
 
-def transfers_of(what: Pattern, gpus: int, domain: int) -> list[Transfers]:
-    """The transfers of every group of so many GPUs in NVLink domains of that size, shares so that
-    the GPU that sends most sends 1 in all."""
+def transfers_of(what: Pattern, gpus: int, node: int) -> list[Transfers]:
+    """The transfers of every group of so many GPUs in nodes of that size, shares so that the GPU
+    that sends most sends 1 in all."""
     members = groups(gpus, what.span)
-    made = [group_transfers(what, ranks, domain) for ranks in members]
+    made = [group_transfers(what, ranks, node) for ranks in members]
     sent = np.zeros(gpus)
     for each in made:
         np.add.at(sent, each.source, each.share)
     return [replace(each, share=each.share / sent.max()) for each in made]
 
 
-def group_transfers(what: Pattern, ranks: Ints, domain: int) -> Transfers:
+def group_transfers(what: Pattern, ranks: Ints, node: int) -> Transfers:
     """The transfers of one group of ``ranks``, by the bytes that a member has."""
     if what.algorithm in (ENDS, MIRRORED):
         pairs = np.stack([ranks, ranks[::-1]], axis=1)[: len(ranks) // 2].tolist()
         pairs = pairs[:1] if what.algorithm == ENDS else pairs
-        two = [by_node(each, domain) for each in pairs]
+        two = [by_node(each, node) for each in pairs]
         return together([pattern("all_reduce", each, channels=what.channels) for each in two])
-    members = by_node(ranks.tolist(), domain)
+    members = by_node(ranks.tolist(), node)
     if what.algorithm in (PAIRS, HIERARCHICAL_PAIRS):
         return _pairs(what, ranks, members)
     if what.algorithm in (NEIGHBOURS, ROUND):
@@ -157,7 +157,7 @@ class CongestionModel:
         """
         key = (what, bytes_per_gpu)
         if key not in self._known:
-            groups = transfers_of(what, self.ideal.gpus, self.ideal.domain)
+            groups = transfers_of(what, self.ideal.gpus, self.ideal.nccl_node)
             made = together(groups)
             placed = _at(made, self._where.ours)
             alone = play(self.ideal, made, bytes_per_gpu, self.settings, memory=self._memory)
@@ -196,7 +196,7 @@ class CongestionModel:
             ends = np.concatenate([np.stack(each, axis=1) for each in pairs])
             return _at(transfers(ends, 1 / len(steps)), places)
         what = Pattern(RING, ((count, 1),), self.network.gpus_per_node)
-        return _at(together(transfers_of(what, count, self.network.domain)), places)
+        return _at(together(transfers_of(what, count, self.network.nccl_node)), places)
 
 
 def _lasts_s(played: Played, pipelines: int) -> float:

@@ -1,6 +1,6 @@
 """How NCCL moves each kind of communication: rings, trees, two levels, pairs.
 
-``members`` are a communicator's GPUs by node (NVLink domain), in its own order. Every pattern
+``members`` are a communicator's GPUs by node, as NCCL counts them, in its own order. Every pattern
 moves, per byte of NCCL's size, what the algorithm moves: tests count it.
 """
 
@@ -37,11 +37,11 @@ OF_NCCL = {
 _ROUNDS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 
 
-def by_node(ranks: Sequence[int], domain: int) -> list[list[int]]:
-    """Ranks, which are GPU numbers, grouped by NVLink domain."""
+def by_node(ranks: Sequence[int], node: int) -> list[list[int]]:
+    """Ranks, which are GPU numbers, grouped by nodes of so many."""
     nodes: dict[int, list[int]] = {}
     for rank in ranks:
-        nodes.setdefault(rank // domain, []).append(rank)
+        nodes.setdefault(rank // node, []).append(rank)
     return list(nodes.values())
 
 

@@ -93,6 +93,11 @@ class Network:
         return delays
 
     @property
+    def nccl_node(self) -> int:
+        """GPUs that NCCL counts as one node: a server's, or those of a larger NVLink domain."""
+        return max(self.domain, self.gpus_per_node)
+
+    @property
     def planes(self) -> int:
         return self.fabric.planes
 

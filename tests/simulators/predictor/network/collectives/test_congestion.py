@@ -79,6 +79,19 @@ def test_the_busiest_gpu_sends_what_was_asked(what):
     assert sent.max() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical"])
+@pytest.mark.parametrize("domain", [1, 2])
+def test_groups_take_all_nics_of_servers_without_nvlink_too(algorithm: str, domain: int) -> None:
+    """Channels leave a server of four members at each of them, and a leaf's uplinks are full."""
+    cluster, gpu = hardware("h100_64")
+    servers = replace(cluster, nvlink_domain=domain, nic_gbps=50)
+    fabric = replace(ONE_SPINE, oversubscription=4.0, hop_latency_s=0.0)
+    channels = 1 if algorithm == "hierarchical" else 4
+    what = Pattern(algorithm, ((32, 2),), channels)
+    found = congestion_model(servers, gpu, fabric, FLOW).congested(what, 64 * MB)
+    assert found.factor == pytest.approx(4)
+
+
 @pytest.mark.parametrize("what", PATTERNS, ids=lambda each: each.algorithm)
 def test_nothing_is_slowed_where_nothing_is_shared(what):
     assert model(ONE_SPINE).congested(what, 64 * MB).factor == 1
