@@ -1,17 +1,15 @@
 """HyGra's tables, ours beside: ``python -m benchmarks.hygra``.
 
-Communications of one kind over 64 to 16,384 hosts (Table I), one step of a model with all kinds on
-one network (Table III), and an all-reduce over every GPU of 16,384. CPU seconds of one thread,
-compiled code loaded before; one run a cell. Errors are those of completion times against every
-packet played: cells of more packet-hops than ``--most-hops`` are played by the hybrid engine
-alone. ``--write`` renews those rows of the page's tables that were played.
+Communications of one kind over 64 to 16,384 hosts (Table I), and one step of a model with all
+kinds on one network (Table III). CPU seconds of one thread, compiled code loaded before; one run a
+cell. Errors are those of completion times against every packet played: cells of more packet-hops
+than ``--most-hops`` are played by the hybrid engine alone. ``--write`` renews those rows of the
+page's tables that were played.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,15 +32,12 @@ from benchmarks.hygra_patterns import (
 from benchmarks.question import compose_question
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
-from trainscout.simulators.predictor.network.collectives.patterns import by_node, pattern
-from trainscout.simulators.predictor.network.collectives.play import play
 from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.together.activities import WORK
 from trainscout.simulators.predictor.network.together.play import PlayedTogether, play_together
-from trainscout.simulators.predictor.network.topology.wiring import build_network
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.whole_step import unhurried_step
@@ -63,7 +58,7 @@ PUBLISHED_ERROR = {
 PUBLISHED_MIXED = (4.2, 6.7)
 PUBLISHED_SPEED = {"PP": "5-8x", "TP": "> 11.3x", "DP": "> 3.3x", "mixed": "1.2-15.5x"}
 # Sections of the page, and how many of the first columns distinguish the rows of each.
-KEYS = {"singles": 3, "chance": 5, "steps": 2, "everyone": 2}
+KEYS = {"singles": 3, "chance": 5, "steps": 2}
 ENGINES = {
     "flow": NetworkChoice("flow"),
     "hybrid, with memory": NetworkChoice("hybrid"),
@@ -237,37 +232,6 @@ def _step_cells(each: PlayedTogether, truth: PlayedTogether, sent: np.ndarray) -
     ]
 
 
-def everyone(size: float) -> Table:
-    table = Table(
-        "over", "engine", "CPU s", "seconds", "most memory, GB",
-        title=f"All-reduce of {size:.0f} MB over 16,384",
-    )  # fmt: skip
-    fabric = fabric_of(16384)
-    ring = data_ring(fabric)
-    rounds = replace(ring, share=2 * 16383 / 16384)
-    question = compose_question("cluster=h100_16384")
-    wired = build_network(question.cluster, question.gpu, load_catalogue().topologies["fat_tree"])
-    transfers = pattern("all_reduce", by_node(range(wired.gpus), wired.domain), channels=8)
-
-    def gpus(name: str) -> float:
-        return float(play(wired, transfers, size * MB, NetworkChoice(name)).end_s.max())
-
-    def hosts() -> float:
-        return run(fabric.engine(HybridEngine, PacketSettings()), rounds, size * MB).job_s
-
-    for over, engine, job in (
-        ("GPUs, 8 channels, fat tree", "flow", lambda: gpus("flow")),
-        ("nodes, ring hashed at random", "hybrid", hosts),
-        ("GPUs, 8 channels, fat tree", "hybrid", lambda: gpus("hybrid")),
-    ):
-        begin = time.process_time()
-        seconds = job()
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        cpu_s = time.process_time() - begin
-        table.add_row(over, engine, f"{cpu_s:.1f}", f"{seconds:.4f}", f"{most:.2f}")
-    return table
-
-
 def with_rows(page: str, section: str, table: Table) -> str:
     """A page with the rows of ``table`` in the section's table, which stands between
     ``<!-- SECTION -->`` and ``<!-- end -->``: in place of those of the same key, or after them."""
@@ -320,7 +284,6 @@ def main() -> None:
             arguments.hashes,
         ),
         "steps": lambda: steps(arguments.steps, arguments.budget),
-        "everyone": lambda: everyone(256.0),
     }
     console = Console(width=160)
     for section in arguments.sections:
