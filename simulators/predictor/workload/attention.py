@@ -64,7 +64,7 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
         k = v = 0
     if model.qkv_bias:
         backward += bias_grad(shard, "qkv", shard.tokens, width)
-    saved = [Alloc("q", q), Alloc("k", k), Alloc("v", v)]
+    saved = _operands(shard, q, k, v)
     elements = (q + k) // shard.element_bytes
     normed, grouped = model.qk_norm or model.qk_norm_whole, shard.kv_heads < shard.heads
     if normed:
@@ -109,6 +109,13 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
             module="qkv",
         )
     ]
+
+
+def _operands(shard: Shard, q: int, k: int, v: int) -> list[Alloc]:
+    """What attention keeps of so many bytes of queries, keys and values: a copy with one scale if
+    it multiplies that; along both dimensions, those of blocks are as large as 16 bits."""
+    fewer = shard.element_bytes if shard.attention_dtype == "fp8" else 1
+    return [Alloc(tag, size // fewer) for tag, size in (("q", q), ("k", k), ("v", v))]
 
 
 def _cut_out(
@@ -204,7 +211,7 @@ def _mla_projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
         Part(
             (*q_forward, *kv_forward, *rope),
             (*unrope, *kv_backward, *q_backward),
-            (Alloc("q", q), Alloc("k", k), Alloc("v", v)),
+            tuple(_operands(shard, q, k, v)),
             forward_peak_bytes=q + k + v,
             backward_peak_bytes=q + k + v,
             module="mla_up_proj",
@@ -276,13 +283,20 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
         operands, grad = (size // shard.element_bytes for size in (q + k + v, out))
         forward = [*quantise(low, "core_qkv", operands), *forward]
         backward = [*quantise(low, "core_grad", grad), *backward]
+    delayed = shard.attention_dtype == shard.precision == "fp8"
+    if delayed:
+        # With scales of steps before, kernels write 8 bits, which are cast for others and kept
+        # (Transformer Engine 2.2 and 2.9, ``FusedAttnFunc``); with others 16.
+        wide = 1 + shard.element_bytes
+        forward = [*forward, Streaming("core_output_cast", "cast", wide * grad)]
+        backward = [*backward, Streaming("core_qkv_grad_cast", "cast", wide * operands)]
     if attention.reuses_kv:
         # Gradients of keys and values are added to those of the layer that made them.
         backward = [*backward, Streaming("kv_grad_add", "elementwise", 3 * (k + v))]
     saved = [Alloc("logsumexp", logsumexp)]
     # Otherwise the output is the projection's input, which keeps it.
-    if copies_attention_output(shard):
-        saved.append(Alloc("core_output", out))
+    if delayed or copies_attention_output(shard):
+        saved.append(Alloc("core_output", out // shard.element_bytes if delayed else out))
     return Part(
         tuple(forward),
         tuple(backward),

@@ -18,6 +18,7 @@ from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.ir import (
+    Alloc,
     Attention,
     Collective,
     Gemm,
@@ -338,6 +339,19 @@ def test_attention_in_8_bits_casts_what_it_multiplies(precision: str) -> None:
     assert attention_of(low) == (["mxfp8", "mxfp8"], (4 + 6 / 32) * elements)
     layers_in_16 = replace(low, precision="bf16")
     assert attention_of(layers_in_16)[0] == ["bf16", "bf16"]
+
+
+@pytest.mark.parametrize(("precision", "output"), [("fp8", 1), ("fp8_current", 2)])
+def test_attention_with_one_scale_a_tensor_keeps_8_bits(precision: str, output: int) -> None:
+    """With delayed scales it writes them, too: its output and gradients of operands are cast."""
+    low = shard_of(GPUS["gb300"], precision, fp8_dot_product_attention=True)
+    queries = low.tokens * low.model.qk_head_dim * low.heads
+    operands = queries + 2 * low.tokens * low.model.qk_head_dim * low.kv_heads
+    assert attention_of(low)[1] == (6 if precision == "fp8" else 5) * (operands + queries)
+    forward = layer_blocks(low, DENSE_LAYER, "none")[0].ops
+    kept = {op.tag: op.bytes for op in forward if isinstance(op, Alloc)}
+    assert kept["q"] + kept["k"] + kept["v"] == operands
+    assert kept["core_output"] == output * queries
 
 
 def test_logits_are_a_product_of_8_bits_where_they_are_told_to_be() -> None:
