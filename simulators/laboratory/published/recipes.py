@@ -137,6 +137,7 @@ def recipe_of(
         recompute_modules=modules,
         fp8_dot_product_attention="attention" in statement.facts.get("fp8_products", ""),
         fp8_output_proj="logits" in statement.facts.get("fp8_products", ""),
+        activation_func_fp8_input_store=statement.says("stored", "fp8"),
         sp=sequence_parallel,
         zero_stage=zero,
         optimizer_offload=on_host,

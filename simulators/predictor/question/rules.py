@@ -150,6 +150,21 @@ def quantised_products(job: Job) -> Broken:
     return None
 
 
+def stored_activations(job: Job) -> Broken:
+    recipe, field = job.recipe, "activation_func_fp8_input_store"
+    if not recipe.activation_func_fp8_input_store:
+        return None
+    if not job.model.gated_mlp or job.model.clamped_mlp or job.keeps_fp32:
+        return field, "what is kept in 8 bits is the 16-bit input of a SwiGLU"
+    if job.framework.fusion != "fused":
+        return field, f"{job.framework.name} has no SwiGLU that keeps its input in 8 bits"
+    if job.framework.fused_experts and job.precision == "mxfp8" and job.model.moe is not None:
+        return field, "experts in one kernel keep what it makes"
+    if recipe.recompute == "selective" and "moe_act" in str(recipe.recompute_modules).split("+"):
+        return field, "a SwiGLU that is run again keeps its input in 16 bits: recompute_modules"
+    return None
+
+
 def offloading(job: Job) -> Broken:
     recipe, field = job.recipe, "offloaded_layers"
     if not recipe.offloaded_layers:

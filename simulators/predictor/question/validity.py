@@ -166,6 +166,13 @@ RULES: dict[str, Rule] = {
         ("fp8_dot_product_attention", "fp8_output_proj", "precision", "framework"),
         rules.quantised_products,
     ),
+    "stored_activations": Rule(
+        (
+            *("activation_func_fp8_input_store", "framework", "precision"),
+            *("recompute", "recompute_modules"),
+        ),
+        rules.stored_activations,
+    ),
     "sharding_group": Rule(
         (*_WORLD, "ep", "etp", "dp_shard", "zero_stage", "use_tp_pp_dp_mapping"),
         rules.sharding_group,

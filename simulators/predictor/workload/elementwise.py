@@ -158,6 +158,10 @@ def activation_ops(shard: Shard, name: str, elements: int) -> Passes:
     if _clamps_apart(shard):
         clamp, unclamp = _clamp(shard, name, elements)
         return clamp + forward, backward + unclamp
+    if shard.stores_fp8_activations:
+        # Megatron-Core's ``SwiGLUFunction`` casts by PyTorch's own kernel, both ways.
+        cast = Streaming(f"{name}_input_cast", "cast", 2 * (shard.element_bytes + 1) * elements)
+        return [cast, *forward], [cast, *backward]
     return forward, backward
 
 

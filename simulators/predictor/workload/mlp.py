@@ -45,8 +45,10 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
     gathered = outer if shard.sp else 0
     fc1_output = shard.tokens * fc1_width * size
     chain = max(gathered + inner, fc1_output, outer + gathered - inner)
+    # What was, or will be, cast.
+    cast = fc1_output if shard.stores_fp8_activations else 0
     saved = [
-        Alloc(f"{prefix}fc1_output", fc1_output),
+        Alloc(f"{prefix}fc1_output", cast // size or fc1_output),
         Alloc(
             f"{prefix}activation", int(shard.tokens * local * input_bytes(shard, f"{prefix}fc2"))
         ),
@@ -69,7 +71,7 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
         (*fc1_forward, *act_forward, *fc2_forward),
         (*fc2_backward, *act_backward, *fc1_backward),
         tuple(saved),
-        forward_peak_bytes=2 * outer,
-        backward_peak_bytes=chain + 2 * residual,
+        forward_peak_bytes=max(2 * outer, cast),
+        backward_peak_bytes=chain + cast + 2 * residual,
         module="shared_experts" if prefix else "mlp",
     )

@@ -206,6 +206,8 @@ def _experts(shard: Shard) -> Part:
     stacks = folded_bytes(shard, ahead * turns)
     # A stack's gradient is there when the stacks behind it are gone.
     gradient = max((each - sum(stacks[at + 1 :]) for at, each in enumerate(stacks)), default=0)
+    cast_bytes = rows_in * fc1_width * size if shard.stores_fp8_activations else 0
+    held = received + sent + cast_bytes + gradient
     combined = _combine(shard, sent, received)
     forward = [*_dispatch(shard, sent, received), *ahead * turns, *combined, *weighed]
     # The gradient of a combine is a dispatch, and the other way round.
@@ -217,15 +219,15 @@ def _experts(shard: Shard) -> Part:
         tuple(backward),
         (
             Alloc("expert_input", inputs),
-            Alloc("expert_fc1_output", rows_in * fc1_width * size),
+            Alloc("expert_fc1_output", cast_bytes // size or rows_in * fc1_width * size),
             Alloc("expert_activation", activations),
             *(clamped_inputs(shard, rows_in * fc1_width) if between_forward else []),
             *([Alloc("expert_folded", sum(stacks))] if stacks else []),
             *([Alloc("masks", masks)] if (masks := _mask_bytes(shard)) else []),
             *_weighed(shard, sent, rows_in * width * size),
         ),
-        forward_peak_bytes=received + sent,
-        backward_peak_bytes=received + sent + rows_in * (fc1_width + width) * size + gradient,
+        forward_peak_bytes=max(received + sent, cast_bytes),
+        backward_peak_bytes=held + rows_in * (fc1_width + width) * size,
         module="moe",
     )
 

@@ -86,6 +86,7 @@ class Shard:
     attention: str
     fp8_attention: bool
     fp8_output: bool
+    stores_fp8_activations: bool
     fused_router: bool
     fused_rope: bool
     rope_by_document: bool
@@ -169,6 +170,7 @@ class Shard:
             attention=job.attention,
             fp8_attention=recipe.fp8_dot_product_attention and job.precision in QUANTISED,
             fp8_output=recipe.fp8_output_proj and job.precision in QUANTISED,
+            stores_fp8_activations=recipe.activation_func_fp8_input_store,
             fused_experts=framework.fused_experts and job.precision == "mxfp8",
             # Latent attention has a key for every head.
             repeats_kv=framework.repeats_kv

@@ -81,6 +81,7 @@ class LayerSpec:
     recompute: str
     modules: str
     implementation: str
+    stores_fp8_activations: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     fused_router: bool
@@ -283,6 +284,7 @@ def _spec(job: Job, kind: str) -> LayerSpec:
         recompute="none",
         modules="",
         implementation=LOCAL if job.attention == "unfused" else TRANSFORMER_ENGINE,
+        stores_fp8_activations=recipe.activation_func_fp8_input_store,
         fused_wgrad=framework.fused_wgrad,
         accumulate_grads_fp32=framework.accumulate_grads_fp32,
         fused_router=framework.fused_router,

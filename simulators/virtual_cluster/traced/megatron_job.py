@@ -87,6 +87,7 @@ def transformer_config(spec: LayerSpec, **overrides: Any) -> TransformerConfig:
         "perform_initialization": False,
         "gradient_accumulation_fusion": spec.fused_wgrad,
         "bias_activation_fusion": model.gated_mlp or model.linear_bias,
+        "activation_func_fp8_input_store": spec.stores_fp8_activations,
         "bias_dropout_fusion": True,
         "masked_softmax_fusion": True,
         "cross_entropy_loss_fusion": spec.fused_loss,

@@ -111,8 +111,19 @@ class Numerics:
         megatron_bridge="mixed_precision.fp8_dot_product_attention",
     )
     """In 8 and 4 bits, attention multiplies in 8 bits too (Megatron-Core's option of that name):
-    queries, keys, values and the output's gradient are quantised for it. What is kept for the
-    backward pass counts as 16 bits."""
+    queries, keys, values and the output's gradient are quantised for it, and kept so where a
+    tensor has one scale."""
+    activation_func_fp8_input_store: bool = knob(
+        False,
+        "8bit=swiglu-input",
+        (LAYER_BLOCKS,),
+        topic="numerics",
+        numerics={True: "any"},
+        megatron_bridge="model.activation_func_fp8_input_store",
+    )
+    """In any precision, what SwiGLU reads is cast to 8 bits for the backward pass, and back there,
+    instead of kept in 16 (Megatron-Core's option of that name): a quarter to a half of what a
+    layer keeps."""
     fp8_output_proj: bool = knob(
         False,
         "8bit=logits",

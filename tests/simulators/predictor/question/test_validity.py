@@ -91,6 +91,18 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
         )
     ),
     *(
+        (
+            "stored_activations",
+            "activation_func_fp8_input_store",
+            *(model, {"activation_func_fp8_input_store": True, **more}),
+        )
+        for model, more in (
+            (TINY, {}),
+            (LLAMA, {"training": {"fusion": "eager"}}),
+            (MOE, {"recompute": "selective", "recompute_modules": "moe_act"}),
+        )
+    ),
+    *(
         ("fp8_param_gather", "fp8_param_gather", TINY, {"fp8_param_gather": True, **more})
         for more in (
             {"precision": "fp8", "zero_stage": 0},

@@ -139,6 +139,9 @@ def _cases() -> Iterator[tuple[str, Job]]:
     )
     job = make_job(dense, batch=8, tp=2, sp=True, training={"precision": "fp8_current"})
     yield "hybrid tp2 sp fp8_current none", job
+    stored: dict[str, Any] = {"activation_func_fp8_input_store": True}
+    yield "llama tp1 stored none", make_job(LLAMA3_70B, **stored)
+    yield "mixtral tp1 ep8 stored none", make_job(MIXTRAL_8X7B, batch=8, ep=8, **stored)
     capacity = replace(MIXTRAL_8X7B, moe=replace(_moe(MIXTRAL_8X7B), capacity_factor=1.0))
     yield "mixtral tp1 ep8 capacity none", make_job(capacity, batch=8, ep=8)
 
