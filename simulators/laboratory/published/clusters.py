@@ -17,6 +17,7 @@ from .words import Statement
 # An InfiniBand NIC is HDR's at the least where servers usually have that: GPUs share such a NIC
 # rather than having a slow one each, and NCCL takes other algorithms over fewer, faster NICs.
 _SLOWEST_NIC_GBPS, _SLOWEST_INFINIBAND_GBPS = 100.0, 200.0
+_COUNTS = {"one": 1, "two": 2, "four": 4, "eight": 8}
 # Of a node whose GPUs have no network of their own: one adapter, as clouds' servers have.
 _ETHERNET_GBPS = 100.0
 
@@ -63,7 +64,10 @@ def cluster_of(
         raise CannotReplayError(f"{num_gpus} GPUs do not fill nodes of {per_node}")
     nodes = num_gpus // per_node
 
-    rate = row.inter_link_gbps_per_gpu or _stated_rate(statement, per_node)
+    counted = _counted_nics(statement)
+    rate = row.inter_link_gbps_per_gpu
+    if rate is None and counted is not None:
+        rate = math.prod(counted) / per_node
     # The recipes of a cloud or a framework run on a fabric of its own.
     text = f"{row.source} {row.framework}".lower()
     own = (phrase.value for phrase in _FABRICS if phrase.pattern.search(text))
@@ -77,6 +81,8 @@ def cluster_of(
     if named in (None, "infiniband"):
         slowest = max(slowest, min(_SLOWEST_INFINIBAND_GBPS, server.nic_gbps))
     nics, nic_gbps = _nics(rate, per_node, slowest)
+    if counted is not None and math.prod(counted) == rate * per_node:
+        nics, nic_gbps = counted
     if nodes > 1 and words:
         assumed.append(words)
 
@@ -167,12 +173,12 @@ def _nics(gbps_per_gpu: float, per_node: int, slowest_gbps: float) -> tuple[int,
     return nics, rate
 
 
-def _stated_rate(statement: Statement, per_node: int) -> float | None:
-    """Gb/s of one GPU's share of the node's NICs, where the notes count them (``8x400G``)."""
-    numbers = re.findall(r"\d+", statement.facts.get("nics", ""))
+def _counted_nics(statement: Statement) -> tuple[int, float] | None:
+    """The node's NICs and Gb/s of each, where the notes count them (``8x400G``)."""
+    numbers = re.findall(rf"\d+|{'|'.join(_COUNTS)}", statement.facts.get("nics", ""))
     if len(numbers) != 2:
         return None
-    return int(numbers[0]) * int(numbers[1]) / per_node
+    return _COUNTS.get(numbers[0]) or int(numbers[0]), float(numbers[1])
 
 
 def _rack_share(num_gpus: int, per_node: int, rack: int) -> int:

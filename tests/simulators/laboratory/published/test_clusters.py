@@ -36,6 +36,13 @@ def test_gpus_share_hdr_nics_where_servers_have_those(gbps, nics):
         assert (found.nics_per_node, found.nic_gbps) == (nics, 200)
 
 
+def test_nics_that_are_counted_are_as_many() -> None:
+    found = cluster(inter_link_gbps_per_gpu=100, notes="eight NICs of 100 Gbps a node")
+    assert (found.nics_per_node, found.nic_gbps) == (8, 100)
+    other = cluster(inter_link_gbps_per_gpu=50, notes="eight NICs of 100 Gbps a node")
+    assert (other.nics_per_node, other.nic_gbps) == (2, 200)
+
+
 @pytest.mark.parametrize(
     ("words", "divided"),
     [
