@@ -103,6 +103,10 @@ class Framework:
     """The sequence is not the outermost dimension of activations, so what tensor-parallel ranks
     gather or scatter of it is copied into order
     (``torch.distributed._functional_collectives``)."""
+    puts_batch_first: bool = False
+    """Activations have the sequence outermost, and FlashAttention's kernels, unlike cuDNN's, the
+    batch: of several sequences queries, keys and values are copied into that order and outputs
+    back (Transformer Engine's ``FlashAttention``, Megatron-LM's ``FlashSelfAttention``)."""
     gathers_ring: bool = False
     """Context parallelism by ``p2p`` gathers all keys and values at once and merges pieces in fp32
     (``torch.distributed``'s ``context_parallel``)."""

@@ -293,6 +293,13 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
     if attention.reuses_kv:
         # Gradients of keys and values are added to those of the layer that made them.
         backward = [*backward, Streaming("kv_grad_add", "elementwise", 3 * (k + v))]
+    if shard.puts_batch_first and shard.batch > 1:
+        # Values were cut out of their product into that order.
+        forward = [
+            Streaming("batch_first_copy", "memcpy", 2 * (q + k), launches=2),
+            *forward,
+            Streaming("context_copy", "memcpy", 2 * out),
+        ]
     saved = [Alloc("logsumexp", logsumexp)]
     # Otherwise the output is the projection's input, which keeps it.
     if delayed or copies_attention_output(shard):

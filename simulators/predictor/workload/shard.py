@@ -110,6 +110,7 @@ class Shard:
     inputs_apart: bool
     whole_embedding: bool
     batch_first: bool
+    puts_batch_first: bool
     gathers_ring: bool
     keeps_gathered: bool
     saves_exchanges: bool
@@ -168,6 +169,7 @@ class Shard:
             and (recipe.zero_stage == 3 or framework.quantises_each_pass),
             hadamard=job.training.nvfp4_hadamard,
             attention=job.attention,
+            puts_batch_first=_puts_batch_first(job),
             fp8_attention=recipe.fp8_dot_product_attention and job.precision in QUANTISED,
             fp8_output=recipe.fp8_output_proj and job.precision in QUANTISED,
             stores_fp8_activations=recipe.activation_func_fp8_input_store,
@@ -339,6 +341,7 @@ _OF_RECIPE_OR_MODEL = {
     "repeats_kv",
     "keeps_gathered",
     "pads_vocabulary",
+    "puts_batch_first",
 }
 
 
@@ -349,6 +352,15 @@ def _in_compiled_ddp(job: Job) -> bool:
     wrapped = framework.torch_wrappers and recipe.zero_stage < 2 and job.dp * recipe.cp > 1
     trained = wrapped and job.training.trains_weights
     return trained and framework.fusion == "compiled" and recipe.pp == 1
+
+
+def _puts_batch_first(job: Job) -> bool:
+    """Whether attention is FlashAttention's, of software that puts its operands in order for it;
+    AMD's of Transformer Engine takes them as they are."""
+    made, own = job.gpu.architecture.newest_attention, job.attention
+    flash = own != "unfused" and (own != "flash" or made != "flash")
+    nvidia = job.gpu.architecture.vendor == "nvidia"
+    return job.framework.puts_batch_first and flash and nvidia
 
 
 def _loss(job: Job) -> str:

@@ -328,6 +328,27 @@ def test_repeated_keys_are_written_attended_to_kept_and_exchanged_whole() -> Non
     assert more == 2 * (heads - groups) * width * tokens
 
 
+def test_flash_attention_gets_several_sequences_copied_with_the_batch_outermost() -> None:
+    """Q and K, as V is cut out of its product anyway, and the output back; not cuDNN's kernels."""
+
+    def copied(of: str = "flash2", vendor: str = "nvidia", batch: int = 2, **software: Any) -> int:
+        job = make_job(LLAMA, micro_batch=batch, training=software)
+        newest = replace(job.gpu.architecture, newest_attention=of, vendor=vendor)
+        job = replace(job, gpu=replace(job.gpu, architecture=newest))
+        core = attention_parts(Shard.of(job), WHOLE)[-2]
+        assert moved(list(core.backward)) == 0
+        return moved(list(core.forward))
+
+    declared = {"attention": "flash", "puts_batch_first": True}
+    one = Shard.of(make_job(LLAMA, micro_batch=2))
+    width = 2 * one.heads + one.kv_heads
+    assert copied(**declared) == 2 * one.tokens * width * one.model.qk_head_dim * 2
+    assert not copied(batch=1, **declared) + copied(puts_batch_first=False)
+    assert not copied("flash", **declared)
+    assert copied("flash", **declared | {"attention": "flash2"}) == copied(**declared)
+    assert not copied(vendor="amd", **declared)
+
+
 def test_heads_of_their_own_are_not_repeated() -> None:
     assert shard(TINY, repeats_kv=True) == shard(TINY)
 
