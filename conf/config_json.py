@@ -146,6 +146,7 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         },
         "normalization": "layernorm" if family.layernorm else "rmsnorm",
         "position": _position(config, family),
+        "rotary_fraction": _rotary_fraction(config),
         "residual_streams": config.whole("residual_streams", 1),
         "laurel_rank": config.whole("laurel_rank") if config.has("laurel_rank") else None,
         "clamped_mlp": config.has("swiglu_limit"),
@@ -338,6 +339,14 @@ def _check_distances(config: Config) -> None:
     if rows != length:
         problem = f"makes a table of {rows} rows"
         raise InputError(f"{FILE}: position_buckets", buckets, problem, f"{length // 2}")
+
+
+def _rotary_fraction(config: Config) -> float:
+    """Share of a head that is turned, where a file says so by itself or in a table."""
+    table, names = config.fields.get("rope_parameters"), ("partial_rotary_factor", "rotary_pct")
+    tables = (config.fields, *([table] if isinstance(table, Mapping) else []))
+    stated = [each.get(name) for each in tables for name in names]
+    return float(next((one for one in stated if isinstance(one, float) and 0 < one <= 1), 1))
 
 
 def _is_scaled(config: Config) -> bool:

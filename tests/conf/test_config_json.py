@@ -77,6 +77,16 @@ GEMMA4_E2B = {
 }
 
 
+def test_a_share_of_heads_is_turned_where_a_file_says_so() -> None:
+    stated = config_of("zai-org/GLM-4.5", partial_rotary_factor=0.5)
+    table = {"rope_parameters": {"partial_rotary_factor": 0.25}}
+    nested = {name: value for name, value in stated.items() if "rotary" not in name} | table
+
+    assert imported(stated).rotary_fraction == 0.5
+    assert imported(nested).rotary_fraction == 0.25
+    assert imported(config_of("Qwen/Qwen3-8B")).rotary_fraction == 1
+
+
 @pytest.mark.parametrize(
     ("config", "counted"),
     [

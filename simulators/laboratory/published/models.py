@@ -107,6 +107,7 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         gated_mlp=gated,
         normalization=family.normalization,
         position=statement.get("positions") or family.position,
+        rotary_fraction=float(statement.get("rotary_fraction") or 1),
         linear_bias=_has(statement, "linear_biases", family.linear_bias),
         qkv_bias=_has(statement, "linear_biases", family.qkv_bias),
         qk_norm=_has(statement, "qk_norm", family.qk_norm),

@@ -98,6 +98,8 @@ class Model:
     """Of layers."""
     position: str = "learned"
     """How positions enter."""
+    rotary_fraction: float = 1.0
+    """Share of a head that rotary positions turn (``partial_rotary_factor``, ``rotary_pct``)."""
     scaled_rope: bool = False
     """Rotary positions come with a temperature (YaRN), which no fused kernel applies."""
     linear_bias: bool = True
@@ -168,6 +170,9 @@ class Model:
             require_positive(f"model.{name}", getattr(self, name), most=most)
         require_choice("model.normalization", self.normalization, ("layernorm", "rmsnorm"))
         require_choice("model.position", self.position, ("learned", "rope", "none"))
+        if not 0 < self.rotary_fraction <= 1:
+            problem = "is no share of a head"
+            raise InputError("model.rotary_fraction", self.rotary_fraction, problem, "0 to 1")
         require_positive("model.num_mtp_layers", self.num_mtp_layers, allow_zero=True)
         for name in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
             field, count = f"model.{name}", getattr(self, name)

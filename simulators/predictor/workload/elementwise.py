@@ -77,13 +77,17 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
     place. Back, queries' gradients are cloned, and theirs and all others put together again
     (nanotron's ``CausalSelfAttention``, ``flash_attn.layers.rotary``). ``pairs``: casts, products
     of every other element with sines and cosines, sums, and a stack; back each is put into zeros
-    (torchtune's ``RotaryPositionalEmbeddings``, as recorded).
+    (torchtune's ``RotaryPositionalEmbeddings``, as recorded). Where a ``rotary_fraction`` of each
+    head is turned, operations of PyTorch's cut that out and put it beside the rest, ``2s``; back,
+    the gradient of either is put into zeros, and both are added, ``7s``.
     """
-    s = shard.element_bytes
+    s, turned = shard.element_bytes, shard.model.rotary_fraction
+    joined, parted = (2 * s * elements, 7 * s * elements) if turned < 1 else (0, 0)
     if shard.casts_apart:
+        ahead, back = (int(turned * of * elements) for of in (47, 71))
         return (
-            [Streaming("rope_fwd", "elementwise", 47 * elements, 12)],
-            [Streaming("rope_bwd", "elementwise", 71 * elements, 22)],
+            [Streaming("rope_fwd", "elementwise", ahead + joined, 12)],
+            [Streaming("rope_bwd", "elementwise", back + parted, 22)],
         )
     by_hand = shard.fusion == "fused" and shard.model.scaled_rope
     apart = shard.fusion == "eager" or shard.rope == "complex" or by_hand or not shard.fused_rope
@@ -94,7 +98,8 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
     elif apart:
         by_halves = (39, 53) if shard.batch_first else (2 * s + 16, 17 * s)
         ways = {"complex": (2 * s + 16,) * 2, "pairs": (2 * s + 52, 2 * s + 105)}
-        ahead, back = (of * elements for of in ways.get(shard.rope, by_halves))
+        ahead, back = (int(turned * of * elements) for of in ways.get(shard.rope, by_halves))
+        ahead, back = ahead + joined, back + parted
     launches = 6 if apart else 2
     looped = rope_by_document(shard) if apart else (0, 0)
     # Every sequence's gradient is cut out of a copy of all.

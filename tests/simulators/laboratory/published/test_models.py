@@ -218,7 +218,8 @@ def test_what_a_script_leaves_on_is_read():
     partly = replayable(
         model="GPT-7B", gated_mlp=0, notes="rotary positions on a quarter"
     ).job.model
-    assert (rotary.position, partly.position) == ("rope", "learned")
+    assert (rotary.position, rotary.rotary_fraction) == ("rope", 1)
+    assert (partly.position, partly.rotary_fraction) == ("rope", 0.25)
     usual, *without = (
         replayable(model="GPT-175B", gated_mlp=0, notes=notes).job.model.dropout
         for notes in ("", "no dropout", "dropout 0")

@@ -158,6 +158,16 @@ def test_halves_turned_in_pytorch_come_back_through_zeros() -> None:
     assert len({moved(way) for way in rope_ops(eager["complex"], 10)}) == 1
 
 
+def test_a_turned_share_of_heads_is_cut_out_and_put_beside_the_rest() -> None:
+    """Of ten elements five are turned; kernels made by hand copy the others as they go."""
+    half = replace(LLAMA, rotary_fraction=0.5)
+    for software in ({"fusion": "eager"}, {"fused_rope": False}):
+        whole = [moved(ops) for ops in rope_ops(shard(**software), 10)]
+        part = [moved(ops) for ops in rope_ops(shard(half, **software), 10)]
+        assert part == [whole[0] // 2 + 4 * 10, whole[1] // 2 + 14 * 10]
+    assert rope_ops(shard(half), 10) == rope_ops(shard(), 10)
+
+
 def test_neighbours_turned_in_pytorch_come_back_through_zeros() -> None:
     pairs = shard(fusion="eager", rope="pairs")
     # In fp32, of every other element four products, two sums; back four products, of which one
