@@ -40,6 +40,7 @@ from .unused import (
     deferred_bytes,
     flattened_bytes,
     gathered_bytes,
+    pooled_bytes,
     streamed_bytes,
     vacated_bytes,
 )
@@ -162,9 +163,9 @@ def _stage_memories(
             "temporary": temporary[index] + held - later,
         }
         missing = Absent(*absent[index].tolist())
+        present = activations[index] + temporary[index] - sum(missing)
         # When the optimizer runs, activations are free.
-        more = updating - sum(static.absent_at_update)
-        more -= activations[index] + temporary[index] - sum(missing)
+        more = updating - sum(static.absent_at_update) - present
         if more > 0:
             moving = {"activations": 0, "temporary": updating + held}
             missing, vacated = static.absent_at_update, 0
@@ -174,8 +175,9 @@ def _stage_memories(
         allocated = sum(kinds.values())
         unused = flattened + streamed + vacated
         unused += 0 if expands else int(allocated * FRAGMENTATION)
-        beyond, cached = cached_bytes(job, static, gathered, missing, activations[index])
+        beyond, cached = cached_bytes(static, gathered, missing, activations[index])
         need = _segments(allocated + unused + beyond)
+        cached += pooled_bytes(job, stage, static, present + max(0, more))
         cached += deferred_bytes(job, stage) if index == 0 else 0
         reserved = need + _segments(cached) * (need + cached < room)
         needs.append(need)

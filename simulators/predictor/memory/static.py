@@ -11,6 +11,7 @@ nothing.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -50,7 +51,10 @@ class Static:
     another. Those ``behind`` a backward pass stay, as gradients of ``trained`` parameters come. Of
     ``buckets``, ``late`` bytes come with a pass's first gradient; when the optimizer runs, so many
     of gradients are gone as what others have ``updated``. Of the ends as one unit the ``head``'s
-    gradient waits while layers run, to be ``joined`` with the embedding's and reduced."""
+    gradient waits while layers run, to be ``joined`` with the embedding's and reduced. Where they
+    are two, of which ``ends`` is the larger, none is gathered beside layers, and what is reduced
+    of the head is there with the first layer behind it, as gradients of so many parameters
+    ``apart`` are."""
 
     parameters: int
     gradients: int
@@ -67,6 +71,7 @@ class Static:
     updated: int = 0
     head: int = 0
     joined: int = 0
+    apart: int = 0
 
     @functools.cached_property
     def kinds(self) -> dict[str, int]:
@@ -97,6 +102,9 @@ class Static:
         outside = self.in_turn and not in_layer
         left += self.passing(in_layer=not outside)
         left -= self.joined * (made > 0 and outside)
+        if self.apart and not outside:
+            ahead += self.ends
+            left += self.head * (made != self.apart)
         return Absent(self.layers * outside + ahead, left)
 
     def passing(self, *, in_layer: bool) -> int:
@@ -165,20 +173,20 @@ def static_of(job: Job, stage: Stage) -> Static:
         gathered = 2 * _largest_layer(stage)
         # All layers by a backward pass's end, less those two.
         stays = alone and recipe.recompute == "full" and job.framework.leaves_regathered
-        behind = stays * (parameters.held.total - _ends(stage) - gathered) * weight
+        behind = stays * (parameters.held.total - _ends(job, stage) - gathered) * weight
         return Static(
             here * kept + (away + frozen) * weight + packed + _teacher_bytes(job, stage),
             gradients,
             moment_bytes(parameters, job),
             layers=gathered * weight + 2 * of_layer,
-            ends=_ends(stage) * weight,
+            ends=_ends(job, stage) * weight,
             reduced=reduced * (weight + cast),
             buckets=bucket,
             made=made if alone else 0,
             in_turn=alone,
             behind=max(0, behind),
             trained=max(1, parameters.total),
-            **_root_bytes(job, stage, cast or weight),
+            **_end_bytes(job, stage, cast or weight, reduced),
         )
     kept_gradients = parameters.total
     if zero == 2 and sums_whole and job.framework.reduce_grads_fp32:
@@ -212,15 +220,17 @@ def static_of(job: Job, stage: Stage) -> Static:
     )
 
 
-def _root_bytes(job: Job, stage: Stage, size: int) -> dict[str, int]:
-    """Of FSDP's outermost unit ``Static.head`` and ``joined``, reduced in ``size`` bytes each.
+def _end_bytes(job: Job, stage: Stage, size: int, layer: int) -> dict[str, int]:
+    """Of FSDP's units at a model's ends ``Static.head``, ``joined`` and ``apart``, reduced in
+    ``size`` bytes each; ``layer`` parameters are those of a layer.
 
     The head's is whole until layers have run. Then FSDP2 frees what it had gathered and copies
     gradients into what is reduced, in that type; FSDP1 concatenates them, frees pieces and what it
     had gathered, and casts (PyTorch 2.13 on virtual GPUs). ``joined`` is beyond what was gathered
-    and what the embedding's own pass holds: of one table for both, all.
+    and what the embedding's own pass holds: of one table for both, all. A unit of the head's own
+    is copied as its pass ends, and the copy waits for the first layer's.
     """
-    if not (job.framework.torch_wrappers and job.framework.one_root_unit and job.recipe.pp == 1):
+    if not (job.framework.torch_wrappers and job.recipe.pp == 1):
         return {}
     weight = parameter_bytes(job)
     ops = (op for run in stage.runs if not run.is_layer for op in run.backward.ops)
@@ -229,6 +239,9 @@ def _root_bytes(job: Job, stage: Stage, size: int) -> dict[str, int]:
     )
     if job.model.tied_embeddings:
         return {"head": table * weight}
+    if not job.joins_ends:
+        waits = max(0, table - layer) * size
+        return {"head": waits, "joined": table * (size - weight), "apart": _unit_at_head(stage)}
     pieces = weight if job.framework.copies_gathered else 3 * weight
     return {"head": table * weight, "joined": table * max(pieces, 2 * size - weight)}
 
@@ -270,9 +283,19 @@ def _teacher_bytes(job: Job, stage: Stage) -> int:
     return counted * (size - parameter_bytes(job)) + whole * size
 
 
-def _ends(stage: Stage) -> int:
-    """Parameters of the embedding and the head, where the stage holds them."""
-    return sum(run.held.held.total for run in stage.runs if not run.is_layer)
+def _ends(job: Job, stage: Stage) -> int:
+    """Parameters of the embedding and the head, where the stage holds them; of the larger where
+    each is gathered for its own pass."""
+    ends = [run.held.held.total for run in stage.runs if not run.is_layer]
+    alone = job.framework.torch_wrappers and not job.joins_ends
+    return max(ends, default=0) if alone else sum(ends)
+
+
+def _unit_at_head(stage: Stage) -> int:
+    """Trained parameters of the last runs that are no layers."""
+    own = [run for run in stage.runs if not run.reference]
+    behind = itertools.takewhile(lambda run: not run.is_layer, reversed(own))
+    return sum(run.parameters.total * run.count for run in behind)
 
 
 def _largest_layer(stage: Stage, *, trained: bool = False) -> int:

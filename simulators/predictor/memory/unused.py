@@ -4,6 +4,7 @@ are too small for what comes, or not free yet."""
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from trainscout.simulators.predictor.question.framework import EAGER_LOSSES
 from trainscout.simulators.predictor.question.job import Job
@@ -35,7 +36,7 @@ COLLECTIVE_LAUNCHES = 5
 
 
 def cached_bytes(
-    job: Job, static: Static, gathered: int, missing: Absent, activations: int
+    static: Static, gathered: int, missing: Absent, activations: int
 ) -> tuple[int, int]:
     """Of what is ``gathered``, bytes that no place takes at a peak where ``activations`` are there
     and that is missing; and places that are given back where they do not fit."""
@@ -43,11 +44,20 @@ def cached_bytes(
     going = static.gradients - missing.gradients if static.made else 0
     cached = min(gathered, activations + going)
     beyond = gathered - cached
-    if static.in_turn and job.framework.copies_gathered:
-        # FSDP2's shards of gradients, not whole ones, have places of a stream's own.
-        passing = static.passing(in_layer=not missing.parameters)
-        cached += max(0, missing.gradients - passing)
     return beyond, cached
+
+
+def pooled_bytes(job: Job, stage: Stage, static: Static, there: int) -> int:
+    """What FSDP2's shards of gradients add, which have places of a stream's own, at a peak where
+    passes have ``there`` bytes: all other places are those of the pass that takes most of them."""
+    if not (static.in_turn and job.framework.copies_gathered):
+        return 0
+    others = replace(static, made=0)
+    forward, backward = stage.chunks[0].held
+    peaks = (others.peak(forward), others.peak(backward))
+    kept = (0, stage.chunks[0].saved_bytes)
+    most = max(before + held - sum(gone) for before, (held, gone) in zip(kept, peaks, strict=True))
+    return max(0, most - there)
 
 
 def flattened_bytes(job: Job, stage: Stage) -> int:

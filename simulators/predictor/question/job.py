@@ -68,6 +68,13 @@ class Job:
         return self.recipe.zero_stage >= (2 if self.framework.torch_wrappers else 3)
 
     @property
+    def joins_ends(self) -> bool:
+        """Whether FSDP gathers and reduces embedding and head as one unit, as it does one weight
+        of both."""
+        tied = self.framework.torch_wrappers and self.model.tied_embeddings
+        return self.framework.one_root_unit or tied
+
+    @property
     def hooks_units(self) -> bool:
         """Whether hooks of what shards run with every layer: of an FSDP, which Megatron-LM takes
         from ZeRO 2 on, or of DeepSpeed's ZeRO 3."""

@@ -129,7 +129,7 @@ class ChunkMode:
     it is ``hooked`` by a hook on each parameter, in Python.
     ``units``: hooks of what shards run with every layer, and where FSDP wraps them ``ends_too``
     (hooks of others sit on modules, of which the ends have few), in one with experts as often as
-    in so many more (``expert_units``). ``one_root_unit`` as in the framework, under FSDP. The
+    in so many more (``expert_units``). ``one_root_unit``: FSDP has both ends in it. The
     activations of the first ``offloaded`` layers leave the GPU.
     ``references`` pass each micro-batch forward, too.
     """
@@ -160,7 +160,7 @@ class ChunkMode:
             job.hooks_units,
             _expert_units(job),
             job.framework.torch_wrappers,
-            job.framework.one_root_unit and job.gathers_units,
+            job.joins_ends and job.gathers_units,
             recipe.offloaded_layers,
             Reference.of(job),
         )

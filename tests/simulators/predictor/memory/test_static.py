@@ -112,6 +112,39 @@ def test_the_root_unit_reduces_gradients_of_both_ends_last(
 
 
 @pytest.mark.parametrize(
+    ("layers", "sequence", "recompute", "recorded_gib", "reserved_gib"),
+    [
+        # As the head's gradient is copied to be reduced, and at the loss.
+        (8, 512, "full", 3.898, None),
+        (8, 512, "none", 4.632, None),
+        (8, 4096, "full", 7.715, None),
+        # In expandable segments: the head's pass and all shards of gradients, never there at once.
+        (24, 4096, "full", 29.958, 36.041),
+    ],
+)
+def test_units_at_both_ends_come_and_go_with_their_passes(
+    layers, sequence, recompute, recorded_gib, reserved_gib
+) -> None:
+    """As TorchTitan wraps a vocabulary of 128,256 under FSDP2: on 64 virtual GPUs, on 16 a wider
+    model."""
+    job = llama("torch_fsdp2", 8, 3, 1, 2 if reserved_gib else 8, sequence, recompute, "adam")
+    wide = 2 if reserved_gib else 1
+    size = {"hidden_size": 4096 * wide, "ffn_hidden_size": 14336 * wide, "num_heads": 32 * wide}
+    software = {"one_root_unit": False, "expandable_segments": True, "fused_optimizer": True}
+    job = replace(
+        job,
+        model=replace(job.model, num_layers=layers, vocab_size=128256, **size),
+        cluster=replace(job.cluster, num_nodes=2 if reserved_gib else 8),
+        framework=replace(job.framework, **software),
+    )
+    memory = ReplaySimulator().without_error_bar(job).memory
+    peak = memory.peak_allocated_bytes - WORKSPACE
+    assert peak == pytest.approx(recorded_gib * 2**30, rel=0.04)
+    if reserved_gib:
+        assert memory.peak_reserved_bytes == pytest.approx(reserved_gib * 2**30, rel=0.04)
+
+
+@pytest.mark.parametrize(
     ("zero_stage", "micro_batch", "count", "overlaps", "recorded"),
     [
         (1, 1, 1, False, 3_441_584_640),
@@ -215,6 +248,9 @@ def test_gradients_come_as_layers_go() -> None:
     assert [ends.absent(made, in_layer=True).gradients for made in (0, 4)] == [10, 2]
     assert [ends.absent(made, in_layer=False).gradients for made in (0, 4)] == [20, 3]
     assert ends.absent_at_update.gradients == 12
+    apart = replace(ends, apart=3)
+    assert [apart.absent(made, in_layer=True) for made in (0, 3, 4)] == [(1, 17), (1, 4), (1, 9)]
+    assert apart.absent(4, in_layer=False) == ends.absent(4, in_layer=False)
     there = {"parameters": 10, "gradients": 13, "optimizer": 4}
     assert static.kinds_without(static.absent_at_update) == there
 
