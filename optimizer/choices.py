@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.trial import Choices, Trial
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS, Recipe
@@ -61,15 +62,11 @@ NEARLY_BEST = 0.02
 """A simple recipe is behind the best by no more than this share."""
 
 
-def choices(ranked: Sequence[Trial], losses: Sequence[float]) -> Choices:
-    """The choices among trials that fit.
-
-    Args:
-        ranked: best first.
-        losses: of each.
-    """
-    if not ranked:
+def choices(ranked: Sequence[Trial], objective: Objective) -> Choices:
+    """The choices among trials that fit, best first; of several objectives none."""
+    if not ranked or len(objective.names) > 1:
         return Choices()
+    losses = [objective.losses(trial.values or ())[0] for trial in ranked]
     layouts: dict[object, Trial] = {}
     for trial in ranked:
         layouts.setdefault(layout_of(trial.recipe), trial)

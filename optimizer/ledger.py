@@ -57,10 +57,7 @@ class Ledger:
 
     def choices(self) -> Choices:
         """What the ``ok`` trials leave to choose from; of several objectives nothing."""
-        if len(self._objective.names) > 1:
-            return Choices()
-        ranked = self.best(len(self._ranking))
-        return choices(ranked, [losses[0] for losses, _, _ in self._ranking])
+        return choices(self.best(len(self._ranking)), self._objective)
 
     def tight(self) -> list[Trial]:
         """Of the ``tight`` trials that no one that fits beats in every objective, those worth most

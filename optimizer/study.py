@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR
+from trainscout.optimizer.choices import choices
 from trainscout.optimizer.executors import make_executor
 from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.optimizer.ledger import Ledger
@@ -83,18 +84,21 @@ def run_search(
         started_s=started_s,
     )
     notes = (*_notes(surveyed), *workers.notes)
-    best, pareto = result.best, result.pareto
-    if asked.promotion is not None and best and result.stopped != "interrupted":
-        finalists = pareto if len(objective.names) > 1 else best
+    if asked.promotion is not None and result.best and result.stopped != "interrupted":
+        finalists = result.pareto if len(objective.names) > 1 else result.best
         promotion = make_executor(asked.executor, question, asked.promotion)
         promoted = promote(finalists, asked.promotion.name, promotion, objective)
         if promoted.trials:
-            best, pareto = promoted.trials, front_of(promoted.trials, objective)
+            # Choices among these alone: steps of two simulators are not compared.
+            result = dataclasses.replace(
+                result,
+                best=promoted.trials,
+                pareto=front_of(promoted.trials, objective),
+                choices=choices(promoted.trials, objective),
+            )
         notes += (promoted.note,)
     return dataclasses.replace(
         result,
-        best=best,
-        pareto=pareto,
         wall_s=time.monotonic() - started_s + surveying_s,
         resumed_trials=0 if stored is None else stored.restored,
         unstored=None if stored is None else stored.unstored,

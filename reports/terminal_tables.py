@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.optimizer.trial import SearchResult
 from trainscout.reports.answer import RecipesTable, figures, format_measure_first
 from trainscout.reports.dialects.megatron_lm import settings_of
 from trainscout.reports.dialects.setting import command_options
@@ -23,7 +23,7 @@ from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.prediction_report import Notes, noted, prediction_notes
 from trainscout.reports.proof import format_claim, format_proof
 from trainscout.reports.search_page.page import PAGE
-from trainscout.reports.trials import predicted
+from trainscout.reports.trials import decided_between, predicted
 from trainscout.reports.verification import verification_report
 from trainscout.reports.wording import STOP_WORDS, format_question
 from trainscout.simulators.predictor.question.job import Job
@@ -32,15 +32,9 @@ from trainscout.simulators.predictor.uncertainty.fastest import claim
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 
-def shown_trials(result: SearchResult, top_k: int) -> tuple[Trial, ...]:
-    """The trials people are shown: the best K, or every Pareto one for several objectives."""
-    return result.pareto if len(result.objectives) > 1 else result.best[:top_k]
-
-
 def search_report(
     result: SearchResult,
     job_of: JobOf,
-    top_k: int,
     directory: Path | None,
     checks: Sequence[Verification] = (),
     verbosity: str = "normal",
@@ -54,7 +48,6 @@ def search_report(
     Args:
         result: of the search.
         job_of: its jobs.
-        top_k: how many recipes to show.
         directory: where its files are; None: there are none.
         checks: what tracing the best found.
         verbosity: ``quiet``: the answer alone; ``normal``: what decides; ``verbose``: all.
@@ -63,7 +56,7 @@ def search_report(
         assumed: fields of the training that nobody gave.
     """
     verbose = verbosity == "verbose"
-    shown = shown_trials(result, top_k)
+    shown = decided_between(result)
     if not shown:
         job = job_of(result.trials[0].recipe if result.trials else Recipe())
         answer = [Text(format_question(job, assumed), style="bold")]

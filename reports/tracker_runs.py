@@ -48,7 +48,7 @@ def search_record(
     """
     shown = decided_between(result)
     traced = {check.recipe: verification_metrics(check) for check in checks}
-    kept = (*shown, *(each for each in result.best if each.recipe in traced), *result.pareto)
+    kept = (*shown, *result.pareto)
     tags = {**_question_tags(question, settings), "group": group, "stopped": result.stopped}
     tags |= code_tags("trainscout optimize")
     ended_ms = int(time.time() * 1000)

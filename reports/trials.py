@@ -52,6 +52,11 @@ def decided_between(result: SearchResult) -> tuple[Trial, ...]:
     return tuple(trial for trial, _ in choices_of(result))
 
 
+def top_trials(result: SearchResult, top_k: int) -> tuple[Trial, ...]:
+    """What programs are given: the best K, many of which differ in switches only, or the front."""
+    return result.pareto if len(result.objectives) > 1 else result.best[:top_k]
+
+
 LEAST_OFFERED = 0.1
 """A recipe that fits less often than one time in ten is no alternative: more launches of such end
 out of memory than anybody tries. ``report.txt`` and ``tight`` of the JSON go on having it."""

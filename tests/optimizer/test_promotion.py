@@ -45,6 +45,8 @@ def test_the_promotion_simulator_ranks_the_best_anew():
     assert fine.pareto == fine.best[:1]
     assert [t.values for t in fine.trials] == [t.values for t in coarse.trials]
     assert "simulated again" in fine.notes[-1]
+    assert fine.choices.layouts[0] is fine.best[0]
+    assert all(each.searched_values for each in fine.choices.layouts)
 
 
 def test_a_front_is_promoted_as_a_whole():

@@ -89,7 +89,7 @@ def test_the_answer_has_one_bar_wherever_it_is_shown(tmp_path):
     metrics = tracked.children[0].metrics
     assert (metrics["step_time_low_s"], metrics["step_time_high_s"]) == bar
     reports = (
-        as_text(search_report(result, job_of, 3, None, verbosity=verbosity))
+        as_text(search_report(result, job_of, None, verbosity=verbosity))
         for verbosity in ("quiet", "normal", "verbose")
     )
     for text in (page["error_bar"], tracked.parent.tags[NOTE], *reports):

@@ -62,7 +62,7 @@ def screen(*, lead=0.03, monkeypatch=None, assumed=(), width=100, **changes):
         choices=Choices((BEST, OTHER, ROOMY), ROOMY, SIMPLE),
     )
     shown = search_report(
-        replace(result, **changes), job_of, 10, Path("outputs/here"), assumed=assumed
+        replace(result, **changes), job_of, Path("outputs/here"), assumed=assumed
     )
     buffer = io.StringIO()
     Console(file=buffer, width=width, highlight=False).print(shown)
@@ -217,7 +217,7 @@ def test_one_figure_of_memory_a_recipe(verbosity, monkeypatch):
     )
     best = replace(BEST, prediction=replace(BEST.prediction, memory=outside))
     result = SearchResult((best,), (best,), (best,), ("cost",), "proved", 1.0, 1)
-    text = as_text(search_report(result, job_of, 10, None, verbosity=verbosity))
+    text = as_text(search_report(result, job_of, None, verbosity=verbosity))
     assert "73.0" in text
     assert "72.0" not in text
 

@@ -1,16 +1,20 @@
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from tests.samples import job_of, prediction, search_result
+from tests.samples import CLUSTER, GPU, MODEL, TRAINING, job_of, prediction, search_result
+from trainscout.optimizer.trial import Choices
 from trainscout.reports import error_bars
 from trainscout.reports.prediction_report import prediction_report
 from trainscout.reports.terminal_tables import search_report
+from trainscout.reports.tracker_runs import search_record
 from trainscout.reports.wording import format_seconds
 from trainscout.simulators.predictor.io.terminal import as_text
+from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import fastest
 from trainscout.simulators.predictor.uncertainty.fastest import (
@@ -24,7 +28,7 @@ from trainscout.simulators.predictor.uncertainty.fastest import (
 def report(verbosity="verbose", relief=(), **changes) -> str:
     found = search_result(**changes)
     return as_text(
-        search_report(found, job_of, 10, Path("outputs/here"), verbosity=verbosity, relief=relief)
+        search_report(found, job_of, Path("outputs/here"), verbosity=verbosity, relief=relief)
     )
 
 
@@ -96,7 +100,7 @@ def test_figures_of_different_evidence_are_marked():
     result = search_result()
     measured = replace(prediction(), evidence_share={"measured": 1.0})
     best = (result.best[0], replace(result.best[1], prediction=measured))
-    lines = report(best=best).splitlines()
+    lines = report(best=best, choices=Choices(best)).splitlines()
     assert next(line for line in lines if line.startswith("# ")).split()[2:4] == ["m/f/e"] * 2
     assert " 50.0 e " in next(line for line in lines if line.startswith("1 "))
     assert " 50.0 m " in next(line for line in lines if line.startswith("2 "))
@@ -133,7 +137,7 @@ def test_recipes_that_cannot_be_told_apart_are_named():
         for each in search_result().best
     ]
     assert "How sure:" not in report()
-    stated = " ".join(report(best=tuple(both)).split())
+    stated = " ".join(report(best=tuple(both), choices=Choices(tuple(both))).split())
     assert "How sure: #2 cannot be distinguished from #1" in stated
 
 
@@ -169,7 +173,7 @@ def test_no_line_is_wider_than_the_terminal(width, verbosity):
     buffer = io.StringIO()
     console = Console(file=buffer, width=width, force_terminal=True, color_system=None)
     console.print(
-        search_report(search_result(), job_of, 10, Path("outputs/here"), verbosity=verbosity)
+        search_report(search_result(), job_of, Path("outputs/here"), verbosity=verbosity)
     )
     assert max(len(line) for line in buffer.getvalue().splitlines()) <= width
 
@@ -204,3 +208,21 @@ def test_one_prediction_that_does_not_fit_says_by_how_much():
     text = as_text(prediction_report(prediction(headroom_gib=-3.5), job_of(Recipe())))
     assert "does not fit" in text
     assert "3.5 GiB too much" in text
+
+
+def test_a_number_means_the_same_recipe_wherever_it_stands():
+    first, other = search_result().best
+    switched = replace(first, number=7, recipe=replace(first.recipe, overlap_grad_reduce=False))
+    found = search_result(best=(first, switched, other))
+    text = as_text(search_report(found, job_of, None, verbosity="verbose"))
+    numbered = [line.split()[:2] for line in text.splitlines() if re.match(r"\d ", line)]
+    tracked = search_record(
+        found,
+        Question(MODEL, GPU, CLUSTER, TRAINING),
+        settings={},
+        group="",
+        directory=Path(),
+        files=(),
+    )
+    children = [[each.tags["rank"], each.tags["recipe"].split()[0]] for each in tracked.children]
+    assert numbered == children == [["1", "tp4"], ["2", "tp2"]]

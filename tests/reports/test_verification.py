@@ -73,7 +73,7 @@ def test_a_problem_is_said() -> None:
 
 def test_report_and_files_hold_it(tmp_path: Path) -> None:
     result, checks = search_result(), [CHECK, PROBLEM]
-    report = as_text(search_report(result, job_of, 10, tmp_path, checks))
+    report = as_text(search_report(result, job_of, tmp_path, checks))
     assert "Verified #1" in report
     files = save_search(tmp_path, result, result.best, job_of, report, checks)
     assert tmp_path / "verification.json" in files

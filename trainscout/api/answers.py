@@ -31,8 +31,8 @@ from trainscout.reports.for_programs import prediction_row
 from trainscout.reports.front_picture import Picture
 from trainscout.reports.front_plot import front_plot
 from trainscout.reports.prediction_report import prediction_report
-from trainscout.reports.terminal_tables import search_report, shown_trials
-from trainscout.reports.trials import decided_between
+from trainscout.reports.terminal_tables import search_report
+from trainscout.reports.trials import decided_between, top_trials
 from trainscout.reports.whole_network import with_whole_network
 from trainscout.reports.wording import (
     format_percent,
@@ -186,7 +186,7 @@ class SearchResult(Shown):
         """Step time against memory (of several objectives, the first two against each other) of
         everything that was simulated; ``.save(path)`` writes it as SVG. None when there is too
         little to see."""
-        plot = front_plot(self.found, self._shown)
+        plot = front_plot(self.found, decided_between(self.found))
         job = self.question.job(Recipe())
         return None if plot is None else Picture(plot, format_question(job))
 
@@ -221,7 +221,7 @@ class SearchResult(Shown):
 
     @property
     def _shown(self) -> tuple[trial.Trial, ...]:
-        return shown_trials(self.found, self.top_k)
+        return top_trials(self.found, self.top_k)
 
     def __repr__(self) -> str:
         if self.best is None:
@@ -230,7 +230,7 @@ class SearchResult(Shown):
 
     def _report(self) -> RenderableType:
         assumed = unchanged_fields(self.question)
-        return search_report(self.found, self.question.job, self.top_k, None, assumed=assumed)
+        return search_report(self.found, self.question.job, None, assumed=assumed)
 
     def _repr_html_(self) -> str:
         picture = self.picture

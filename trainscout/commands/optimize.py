@@ -35,9 +35,9 @@ from trainscout.reports.nothing_found import (
 from trainscout.reports.progress import progress_view
 from trainscout.reports.search_page.page import write_search_page
 from trainscout.reports.search_page.searched import Searched, launch_texts, search_request
-from trainscout.reports.terminal_tables import search_report, shown_trials
+from trainscout.reports.terminal_tables import search_report
 from trainscout.reports.tracker_runs import search_record
-from trainscout.reports.trials import decided_between
+from trainscout.reports.trials import decided_between, top_trials
 from trainscout.reports.whole_network import with_network_note
 from trainscout.simulators.predictor.io import command_line
 from trainscout.simulators.predictor.io.output import show_text
@@ -61,9 +61,9 @@ def optimize(config: DictConfig) -> int:
             on_progress=view.show,
         )
     result = with_network_note(result, question, plan.spec)
-    shown = shown_trials(result, top_k)
+    shown, compared = top_trials(result, top_k), decided_between(result)
     quiet = output.verbosity == "quiet"
-    checks = verify_recipes(question, shown[: plan.verified], quiet=quiet)
+    checks = verify_recipes(question, compared[: plan.verified], quiet=quiet)
     relief = look_for_relief(plan, result)
     best = question.job(shown[0].recipe) if shown and plan.launch.directory else None
     found = () if best is None else launches(best, plan.launch.framework)
@@ -76,7 +76,6 @@ def optimize(config: DictConfig) -> int:
         return search_report(
             result,
             question.job,
-            top_k,
             directory,
             checks,
             verbosity=verbosity,
@@ -107,7 +106,7 @@ def optimize(config: DictConfig) -> int:
         result,
         question,
         plan.spec,
-        decided_between(result),
+        compared,
         search_request(redacted(_arguments()), settings, plan.seed, result),
         launch_texts(directory, launching),
         checks,
