@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,13 +10,14 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.priced import COMPUTE, HOST, OPTIMIZER, PART_INDEX
 from trainscout.simulators.virtual_cluster.traces import events, rank_walk
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
+from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 from trainscout.simulators.virtual_cluster.walk.launches import HostCalls, HostCost
 
 from .program import DEVICE, MARK, Contents, Program
 from .program import HOST as HOST_ROLE
 from .rendezvous import JobRendezvous
 
-# Which part of a trace is replayed: its last step, with the one before it as a run-up.
+# Which part of a trace is replayed: its last step that updates, with the one before as a run-up.
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,11 @@ class Window:
 
 
 def windows(traces: Mapping[int, events.Trace]) -> dict[int, Window]:
-    """The window of each rank's trace: the same steps for all.
+    """The window of each rank's trace: the same steps for all, up to the last that updates.
 
-    With one step traced it is played from a cold start.
+    With one step traced it is played from a cold start. An evaluation that ends a script is none.
+    Where optimizers of unlike parameters step by turns (a GAN's), all that comes between two
+    updates of the same ones counts.
 
     Raises:
         InputError: when ranks traced different steps, or none.
@@ -44,7 +48,12 @@ def windows(traces: Mapping[int, events.Trace]) -> dict[int, Window]:
     if not all(numbers.values()):
         allowed = "a forward, backward or optimizer phase"
         raise InputError("traces.steps", 0, "none was traced", allowed)
-    return {rank: _window(starts[rank], trace) for rank, trace in traces.items()}
+    steps = next(iter(numbers.values()))
+    updates = {rank: _updated(trace) for rank, trace in traces.items()}
+    # Without any update all steps count.
+    last = max((step for found in updates.values() for step in found), default=steps[-1])
+    before = min(_before(last, found) for found in updates.values())
+    return {rank: _window(starts[rank], before, last, traces[rank]) for rank in traces}
 
 
 def _step_starts(trace: events.Trace) -> dict[int, int]:
@@ -56,11 +65,35 @@ def _step_starts(trace: events.Trace) -> dict[int, int]:
     return found
 
 
-def _window(starts: dict[int, int], trace: events.Trace) -> Window:
-    steps = sorted(starts)
-    last = starts[steps[-1]]
-    start = starts[steps[-2]] if len(steps) > 1 else last
-    return Window(_with_early_transfers(start, trace), last, len(trace.events))
+def _updated(trace: events.Trace) -> dict[int, set[int]]:
+    """Storages that optimizers read or wrote, by step; not of scalars, which they may share."""
+    found: dict[int, set[int]] = {}
+    now: set[int] | None = None
+    for event in trace.events:
+        if isinstance(event, events.Phase):
+            updates = event.phase == events.OPTIMIZER
+            now = found.setdefault(event.step, set()) if updates else None
+        elif now is not None and isinstance(event, events.Op):
+            now.update(
+                each.storage
+                for each in tensors(event.inputs)
+                if each.storage is not None and math.prod(each.shape) > 1
+            )
+    return found
+
+
+def _before(last: int, updated: Mapping[int, set[int]]) -> int:
+    """The step that updated what ``last`` does; if none did, that before it."""
+    of_last = updated.get(last, set())
+    alike = (step for step in updated if step < last and updated[step] & of_last)
+    return max(alike, default=last - 1)
+
+
+def _window(starts: Mapping[int, int], before: int, last: int, trace: events.Trace) -> Window:
+    stop = min((starts[step] for step in starts if step > last), default=len(trace.events))
+    start = min(starts[step] for step in starts if step >= before)
+    counts = min(starts[step] for step in starts if step > before)
+    return Window(_with_early_transfers(start, trace), counts, stop)
 
 
 def _with_early_transfers(start: int, trace: events.Trace) -> int:

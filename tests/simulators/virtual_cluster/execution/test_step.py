@@ -25,6 +25,7 @@ from trainscout.simulators.predictor.question.framework import UNDECLARED, Frame
 from trainscout.simulators.predictor.replay.priced import PARTS
 from trainscout.simulators.virtual_cluster.execution.answer import TracedStep
 from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
+from trainscout.simulators.virtual_cluster.traces import events
 
 BIG, SMALL = 4096, 2048
 
@@ -411,6 +412,29 @@ def test_what_the_last_step_alone_does_is_said() -> None:
     script.gemm(SMALL)
     (told,) = [each for each in play(script).assumptions if "now and then" in each]
     assert told.startswith("the last step launches 5 kernels, the one before 2: ")
+
+
+def test_an_evaluation_that_ends_the_script_is_no_step() -> None:
+    script = steps(3)
+    script.step(3)
+    for _ in range(4):
+        script.gemm(BIG)
+    assert play(script).step_time_s == pytest.approx(gemm_s(BIG, 1) + gemm_s(SMALL, 1))
+
+
+@pytest.mark.parametrize("turns", [2, 3])
+def test_optimizers_that_step_by_turns_make_one_step_together(turns: int) -> None:
+    script = Script(0, 1, begun=False)
+    for number in range(3 * turns):
+        # Of the last in turn others than of those before it.
+        storage = 1 + (number % turns == turns - 1)
+        script.step(number)
+        script.gemm(BIG if storage == 1 else SMALL)
+        script.step(number, "optimizer")
+        weight = events.TensorSpec("bfloat16", (SMALL, SMALL), storage)
+        script.events.append(events.Op("aten.mm.default", (weight, weight), (weight,), 0))
+    expected = (turns - 1) * gemm_s(BIG, 1) + (turns + 1) * gemm_s(SMALL, 1)
+    assert play(script).step_time_s == pytest.approx(expected)
 
 
 def test_ranks_that_traced_other_steps_are_refused() -> None:
