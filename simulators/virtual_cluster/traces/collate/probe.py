@@ -38,23 +38,25 @@ class ChosenRanks:
 
 
 def choose_ranks(world_size: int, set_up: Callable[[int], Iterable[Group]]) -> ChosenRanks:
-    """Ask ``set_up(rank)`` for the communicators of rank 0 and of the last rank, and choose.
+    """Ask ``set_up(rank)`` for the communicators of rank 0 and, where it is in a pipeline, of the
+    last rank, and choose.
 
     Raises:
         InputError: when the pipelines of the two are not one shifted over the world: then the
             ranks must be given.
     """
-    probed = sorted({0, world_size - 1})
-    seen = {rank: families(_communicators(world_size, rank, set_up(rank))) for rank in probed}
-    pipelines = [
-        {family for family in each if is_pipeline(family) and len(family.offsets) > 1}
-        for each in seen.values()
-    ]
+    seen: dict[int, dict[Family, Communicator]] = {}
+    pipelines = []
+    for rank in sorted({0, world_size - 1}):
+        seen[rank] = families(_communicators(world_size, rank, set_up(rank)))
+        pipelines.append(
+            {each for each in seen[rank] if is_pipeline(each) and len(each.offsets) > 1}
+        )
+        if not pipelines[0]:
+            return ChosenRanks((0,), "no group is called a pipeline")
     if any(found != pipelines[0] for found in pipelines):
         shown = " and ".join(_listed(found) for found in pipelines)
         raise _unclear(f"ranks 0 and {world_size - 1} have unlike pipelines: {shown}")
-    if not pipelines[0]:
-        return ChosenRanks((0,), "no group is called a pipeline")
     chosen: dict[tuple[int, ...], Family] = {}
     for family in pipelines[0]:
         try:
