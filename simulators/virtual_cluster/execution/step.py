@@ -216,9 +216,9 @@ def _assumptions(
     events = (event for trace in job.traces.values() for event in trace.events)
     if not any(isinstance(each, Phase) and each.phase == OPTIMIZER for each in events):
         assumed.append("all that was traced is one step: no optimizer took any")
-    stood_for = job.world_size - len(job.traces)
-    if stood_for:
-        assumed.append(f"{len(job.traces)} ranks stand for {stood_for} others that do the same")
+    if len(job.traces) < job.world_size:
+        few = f"{len(job.traces)} of {job.world_size:,} ranks"
+        assumed.append(f"traced: {few}; the others do as those they are like")
     if len(job.traces) == 1 and (peers := untraced_peers(list(job.traces.values()))):
         (rank,) = job.traces
         assumed.append(
