@@ -274,7 +274,7 @@ def _chunk_bytes(job: Job, stage: Stage, output: int, static: Static) -> tuple[I
     lacks = np.zeros((KINDS + 1, len(chunks), 2), dtype=np.int64)
     own, peak, change = sizes
     for kind in (FORWARD, BACKWARD):
-        peaks = (static.peak(each.held[kind]) for each in chunks)
+        peaks = (static.peak(each.held[kind], backward=kind == BACKWARD) for each in chunks)
         peak[kind], lacks[kind] = zip(*peaks, strict=True)
     peak[FORWARD] += output
     change[FORWARD] = [each.saved_bytes + output for each in chunks]

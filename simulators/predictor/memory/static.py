@@ -54,7 +54,7 @@ class Static:
     gradient waits while layers run, to be ``joined`` with the embedding's and reduced. Where they
     are two, of which ``ends`` is the larger, none is gathered beside layers, and what is reduced
     of the head is there with the first layer behind it, as gradients of so many parameters
-    ``apart`` are."""
+    ``apart`` are. ``fetched`` of the layers is there as the head's backward pass begins."""
 
     parameters: int
     gradients: int
@@ -72,6 +72,7 @@ class Static:
     head: int = 0
     joined: int = 0
     apart: int = 0
+    fetched: int = 0
 
     @functools.cached_property
     def kinds(self) -> dict[str, int]:
@@ -92,8 +93,9 @@ class Static:
         """Whether any of it is not there at a time."""
         return self.in_turn or self.made > 0 or self.late > 0
 
-    def absent(self, made: int, *, in_layer: bool) -> Absent:
-        """What of ``kinds`` is not there when the gradients of so many parameters are."""
+    def absent(self, made: int, *, in_layer: bool, backward: bool = False) -> Absent:
+        """What of ``kinds`` is not there when the gradients of so many parameters are, in a
+        forward or a ``backward`` pass."""
         left = self.gradients * (self.made - made) // self.made if self.made else 0
         left += self.late * (made == 0)
         gathered = self.layers + self.behind + self.ends
@@ -105,18 +107,22 @@ class Static:
         if self.apart and not outside:
             ahead += self.ends
             left += self.head * (made != self.apart)
-        return Absent(self.layers * outside + ahead, left)
+        there = self.fetched * (backward and made == 0)
+        return Absent((self.layers - there) * outside + ahead, left)
 
     def passing(self, *, in_layer: bool) -> int:
         """Bytes of whole gradients that are not there outside of layers, at the model's head, or
         while one runs."""
         return self.root - self.head if in_layer else self.root + self.reduced
 
-    def peak(self, held: Iterable[Held]) -> tuple[int, Absent]:
+    def peak(self, held: Iterable[Held], *, backward: bool) -> tuple[int, Absent]:
         """Most bytes that a pass holds, of where it may, and what is absent there."""
         if not self.comes_and_goes:
             return max(held).bytes, Absent(0, 0)
-        found = ((each.bytes, self.absent(each.made, in_layer=each.in_layer)) for each in held)
+        found = (
+            (size, self.absent(made, in_layer=in_layer, backward=backward))
+            for size, made, in_layer in held
+        )
         return max(found, key=lambda each: each[0] - sum(each[1]))
 
     @property
@@ -174,11 +180,12 @@ def static_of(job: Job, stage: Stage) -> Static:
         # All layers by a backward pass's end, less those two.
         stays = alone and recipe.recompute == "full" and job.framework.leaves_regathered
         behind = stays * (parameters.held.total - _ends(job, stage) - gathered) * weight
+        layers = gathered * weight + 2 * of_layer
         return Static(
             here * kept + (away + frozen) * weight + packed + _teacher_bytes(job, stage),
             gradients,
             moment_bytes(parameters, job),
-            layers=gathered * weight + 2 * of_layer,
+            layers=layers,
             ends=_ends(job, stage) * weight,
             reduced=reduced * (weight + cast),
             buckets=bucket,
@@ -186,6 +193,7 @@ def static_of(job: Job, stage: Stage) -> Static:
             in_turn=alone,
             behind=max(0, behind),
             trained=max(1, parameters.total),
+            fetched=layers // 2 * (framework.loss_in_model and framework.prefetches_backward),
             **_end_bytes(job, stage, cast or weight, reduced),
         )
     kept_gradients = parameters.total

@@ -54,7 +54,7 @@ def pooled_bytes(job: Job, stage: Stage, static: Static, there: int) -> int:
         return 0
     others = replace(static, made=0)
     forward, backward = stage.chunks[0].held
-    peaks = (others.peak(forward), others.peak(backward))
+    peaks = (others.peak(forward, backward=False), others.peak(backward, backward=True))
     kept = (0, stage.chunks[0].saved_bytes)
     most = max(before + held - sum(gone) for before, (held, gone) in zip(kept, peaks, strict=True))
     return max(0, most - there)
@@ -142,7 +142,7 @@ def vacated_bytes(job: Job, stage: Stage, static: Static) -> int:
         for run in chunk.runs:
             moved = (op for op in run.forward.ops if isinstance(op, Streaming))
             logits = sum(op.bytes // 3 for op in moved if op.name == "logits_cast")
-            peak, absent = static.peak(chunk.held[BACKWARD])
+            peak, absent = static.peak(chunk.held[BACKWARD], backward=True)
             elsewhere = peak - run.backward.peak_bytes + sum(static.most_absent) - sum(absent)
             most = max(most, logits - max(0, elsewhere))
     return most

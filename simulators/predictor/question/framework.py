@@ -311,6 +311,9 @@ class Framework:
     """FSDP's outermost unit holds embedding, final norm and head: it is gathered before the first
     layer runs, kept, and reduced after the last (``fully_shard`` or FSDP1 around a model whose
     blocks are units of their own)."""
+    loss_in_model: bool = False
+    """The model that FSDP wraps returns the loss (Transformers' with labels): hooks on what it
+    returns fetch the last layer before the loss's backward pass, not after it."""
     gathers_to_recompute: bool = False
     """Under ZeRO 3, layers that are recomputed whole are gathered for that and again for their
     backward pass (checkpoints around units of FSDP that reenter, as Transformers' own did before

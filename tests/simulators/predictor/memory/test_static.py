@@ -112,6 +112,36 @@ def test_the_root_unit_reduces_gradients_of_both_ends_last(
 
 
 @pytest.mark.parametrize(
+    ("software", "within", "recorded_gib"),
+    [
+        ("huggingface", True, 8.826),
+        ("huggingface", False, 8.420),
+        ("torch_fsdp2", True, 8.822),
+        ("torch_fsdp2", False, 8.416),
+    ],
+)
+def test_a_model_that_returns_its_loss_has_a_layer_gathered_beside_it(
+    software, within, recorded_gib
+) -> None:
+    """Four layers on 64 virtual GPUs, 16-bit gradients, with labels or with a loss behind it."""
+    job = llama(software, 8, 3, 1, 8, 4096, "full", "adam")
+    size = {"hidden_size": 4096, "ffn_hidden_size": 14336, "vocab_size": 128256}
+    facts = {"loss_in_model": within, "reduce_grads_fp32": False, "autocast": False}
+    job = replace(
+        job,
+        model=replace(job.model, **size),
+        cluster=replace(job.cluster, num_nodes=8),
+        framework=replace(job.framework, **facts),
+    )
+    peak = ReplaySimulator().without_error_bar(job).memory.peak_allocated_bytes
+    assert peak - WORKSPACE == pytest.approx(recorded_gib * 2**30, rel=0.01)
+    later = replace(job, framework=replace(job.framework, prefetches_backward=False))
+    less = peak - ReplaySimulator().without_error_bar(later).memory.peak_allocated_bytes
+    layer = 2 * build_workload(job).stages[0].runs[1].parameters.total
+    assert less == within * layer
+
+
+@pytest.mark.parametrize(
     ("layers", "sequence", "recompute", "recorded_gib", "reserved_gib"),
     [
         # As the head's gradient is copied to be reduced, and at the loss.
