@@ -6,6 +6,7 @@ from typing import Any
 
 from trainscout.simulators.predictor.question.knob import Knob
 from trainscout.simulators.predictor.question.knobs.recomputation import (
+    OFFLOAD_MODULES,
     RECOMPUTE_MODULES,
 )
 from trainscout.simulators.predictor.question.layout import BALANCED
@@ -15,6 +16,8 @@ def values_of(knob: Knob) -> list[Any]:
     """Several values of a knob, its default first."""
     if knob.name == "recompute_modules":
         values = [*RECOMPUTE_MODULES, "core_attn+mlp", "mlp+core_attn"]
+    elif knob.name == "offload_modules":
+        values = [*OFFLOAD_MODULES, "core_attn+attn_proj", "moe_act+expert_fc1"]
     elif knob.name == "framework":
         values = ["one", "other"]
     elif knob.name == "pipeline_layout":

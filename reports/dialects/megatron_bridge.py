@@ -246,7 +246,8 @@ def _model(job: Job, settings: Settings) -> Section:
         **_graphs(settings),
         **({"use_transformer_engine_op_fuser": fuses_experts(job)} if job.model.moe else {}),
         **({"cpu_offloading": True} if recipe.offloaded_layers else {}),
-        **_taken(settings, "cpu_offloading_num_layers"),
+        **_taken(settings, "cpu_offloading_num_layers fine_grained_activation_offloading"),
+        **_taken(settings, "offload_modules"),
     }
 
 

@@ -66,7 +66,7 @@ _TOGETHER = (
     *("vpp", "schedule", "precision", "zero_stage", "overlap_grad_reduce"),
     *("overlap_param_gather", "recompute", "recompute_layers", "recompute_modules"),
     *("recompute_taper", "pipeline_layout", "grad_dtype", "fp8_param_gather", "optimizer_states"),
-    *("optimizer_offload", "moe_dispatcher", "cuda_graphs"),
+    *("optimizer_offload", "offload_modules", "moe_dispatcher", "cuda_graphs"),
 )
 
 
@@ -127,6 +127,12 @@ def recompute_modules(job: Job) -> tuple[str, ...] | None:
     """The modules a selective recipe recomputes that Megatron-Core can; None: its default."""
     named = (job.recipe.recompute_modules or "").split("+")
     return tuple(module for module in named if module and _can_recompute(job, module)) or None
+
+
+def offload_modules(job: Job) -> tuple[str, ...] | None:
+    """The modules whose inputs wait in the host's memory."""
+    named = job.recipe.offload_modules
+    return None if named is None else tuple(named.split("+"))
 
 
 def _can_recompute(job: Job, module: str) -> bool:

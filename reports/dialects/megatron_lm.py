@@ -384,6 +384,11 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     ),
     Setting("--recompute-num-layers", lambda job: job.recipe.recompute_layers or 1, when=_whole),
     _knob("offloaded_layers"),
+    Setting(
+        "--fine-grained-activation-offloading",
+        lambda job: job.recipe.offload_modules is not None,
+    ),
+    Setting("--offload-modules", megatron_core.offload_modules),
     Setting("--use-distributed-optimizer", lambda job: job.recipe.zero_stage >= 1),
     Setting("--use-megatron-fsdp", _fsdp),
     Setting(

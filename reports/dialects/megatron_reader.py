@@ -272,15 +272,19 @@ class MegatronReader:
         return {"recompute": kind, "recompute_layers": layers if method == "block" else None}
 
     def _offload(self) -> dict[str, Any]:
-        """How much of the optimizer the host has."""
+        """How much of the optimizer the host has, and which activations."""
         options = self.options
+        modules = options.texts("--offload-modules")
+        kept = {}
+        if options.has("--fine-grained-activation-offloading") and modules:
+            kept["offload_modules"] = "+".join(modules)
         percent = options.percent(OFFLOAD, KNOBS["optimizer_offload"].choices or (), 0.0)
         overlap = "--overlap-cpu-optimizer-d2h-h2d"
         if not options.has("--optimizer-cpu-offload"):
-            return {}
+            return kept
         if percent and not options.has(overlap):
             options.assume(f"no {overlap}", "copies run beside the host's optimizer")
-        return {"optimizer_offload": percent}
+        return {**kept, "optimizer_offload": percent}
 
     def _keeps_remainders(self) -> bool:
         """Whether the optimizer keeps of the master weights what bf16 parameters lack: the

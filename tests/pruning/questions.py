@@ -85,6 +85,7 @@ _TRAININGS = (
     {"distillation": Distillation(TEACHER)},
     {"distillation": Distillation(TEACHER, sharded=False, loss="jsd_pieces")},
 )
+_OFFLOADED = (None, None, "core_attn", "core_attn+attn_proj+moe_act")
 _MODULES = (None, "mlp+core_attn", "layernorm", "mla_up_proj", "moe_act", "operations", "qkv")
 _GPUS = load_catalogue().gpus
 _FEW_BITS = {"b200": ("fp8", "mxfp8", "nvfp4"), "mi300x": ("fp8",)}
@@ -138,6 +139,7 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
     )
     away = pick(0, 100, 50 if zero_stage in (1, 3) else 100) if zero_stage in on_host else 0
     kept = ("none", "full") if software.get("offloads_inputs") else ("none",)
+    layers = pick(0, 0, 2) if pp == 1 and recompute in kept else 0
     recipe = {
         "tp": tp,
         "pp": pp,
@@ -148,7 +150,8 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
         "vpp": vpp,
         "micro_batch": among("micro_batch", 1, 1, 2, 4),
         "recompute": recompute,
-        "offloaded_layers": pick(0, 0, 2) if pp == 1 and recompute in kept else 0,
+        "offloaded_layers": layers,
+        "offload_modules": None if layers or recompute == "full" else pick(*_OFFLOADED),
         "recompute_layers": pick(None, 1, 2) if recompute == "full" else None,
         "recompute_taper": pick(0, 0, 1, 2) if recompute == "full" and pp > 1 else 0,
         "recompute_modules": pick(*_MODULES) if recompute == "selective" else None,

@@ -152,6 +152,7 @@ def recipe_of(
         and moe_preset(row, statement, era).overlapped,
         schedule=_schedule(statement) if degrees.pp > 1 else "1f1b",
         offloaded_layers=offloaded if can_offload else 0,
+        offload_modules=statement.get("offload_modules"),
     )
     return _split(statement, recipe, model, framework, assumed), tuple(assumed)
 

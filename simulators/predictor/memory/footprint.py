@@ -103,8 +103,11 @@ def footprint(job: Job, workload: Workload, connections: int) -> Memory:
 
 def host_bytes(job: Job, stage: Stage) -> int:
     """What a rank of a stage keeps in its host's memory: optimizer states, and the activations of
-    one micro-batch, without a pipeline the only one in flight."""
-    copied = sum(chunk.copied_bytes for chunk in stage.chunks)
+    as many micro-batches as a first stage has in flight: one without a pipeline, all where
+    forward passes go first, and with several chunks nearly twice as many as there are stages."""
+    recipe, copied = job.recipe, sum(chunk.copied_bytes for chunk in stage.chunks)
+    flight = job.num_micro_batches if job.schedule == "gpipe" else recipe.pp * min(2, recipe.vpp)
+    copied *= min(flight, job.num_micro_batches) if recipe.pp > 1 else 1
     return copied + host_states_bytes(stage.parameters, job)
 
 

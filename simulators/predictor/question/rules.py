@@ -9,7 +9,7 @@ from __future__ import annotations
 from .errors import InputError
 from .gpu import Gpu
 from .job import Job
-from .knobs.recomputation import RECOMPUTE_MODULES
+from .knobs.recomputation import OFFLOAD_MODULES, RECOMPUTE_MODULES
 from .schedule_file import is_file, read_schedule
 from .schedules import OWN, schedule_kind
 from .training import OPTIMIZERS, QUANTISED, arithmetic_of
@@ -180,6 +180,26 @@ def offloading(job: Job) -> Broken:
         return field, f"of {job.model.num_layers} layers {left}"
     if job.framework.cuda_graphs:
         return field, "copies to the host cannot be replayed as a CUDA graph: cuda_graphs"
+    return None
+
+
+def offloaded_modules(job: Job) -> Broken:
+    recipe, field = job.recipe, "offload_modules"
+    if recipe.offload_modules is None:
+        return None
+    modules = recipe.offload_modules.split("+")
+    for module in modules:
+        if module not in OFFLOAD_MODULES:
+            return field, f"{module} is not one of {', '.join(OFFLOAD_MODULES)}"
+    # As Megatron-Core's configuration refuses them.
+    if recipe.offloaded_layers:
+        return field, "activations of whole layers are offloaded or those of modules"
+    if "attn_proj" in modules and "core_attn" not in modules:
+        return field, "attn_proj reads what core_attn makes and keeps: both or neither"
+    if job.framework.cuda_graphs and {"attn_norm", "mlp_norm"}.intersection(modules):
+        return field, "inputs of norms are what CUDA graphs are handed: cuda_graphs"
+    if recipe.recompute == "full":
+        return field, "layers that are recomputed keep nothing inside: recompute"
     return None
 
 

@@ -151,6 +151,10 @@ RULES: dict[str, Rule] = {
     "offloading": Rule(
         ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), rules.offloading
     ),
+    "offloaded_modules": Rule(
+        ("framework", "offload_modules", "offloaded_layers", "recompute", "cuda_graphs"),
+        rules.offloaded_modules,
+    ),
     "optimizer_states": Rule(
         ("framework", "optimizer_states", "zero_stage", "precision"), rules.optimizer_states
     ),

@@ -47,7 +47,7 @@ def assumptions_of(
     if job.cluster.measured:
         stated.append(_measured_collectives(job.cluster))
     away = job.framework.host_optimizer == "serial" and recipe.optimizer_offload
-    if recipe.offloaded_layers or (away and recipe.zero_stage >= 2):
+    if recipe.offloaded_layers or recipe.offload_modules or (away and recipe.zero_stage >= 2):
         stated.append(_copies(job, host_share))
     elif host_share > LAUNCH_BOUND:
         stated.append(_launch_bound(job, host_share))
@@ -149,8 +149,12 @@ def _host_optimizer(job: Job) -> str:
 
 
 def _copies(job: Job, host_share: float) -> str:
-    gigabytes = COPY_EFFICIENCY * job.gpu.host_bytes_per_s / 1e9
-    copied = "activations" if job.recipe.offloaded_layers else "gradients (pinned)"
+    recipe, gigabytes = job.recipe, COPY_EFFICIENCY * job.gpu.host_bytes_per_s / 1e9
+    copied = (
+        "activations"
+        if recipe.offloaded_layers or recipe.offload_modules
+        else "gradients (pinned)"
+    )
     return (
         f"copies of {copied} to the host run at {gigabytes:.3g} GB/s beside the passes: "
         f"{host_share:.0%} of the step waits for these or its launches"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.question.job import Job
@@ -21,6 +21,7 @@ from .ir import Alloc, Block, Collective, Free, HostSync, Op, Streaming
 from .layer import layer_blocks, trained_layer_parameters
 from .linear import linear
 from .moe import is_exchange
+from .offload import offloaded_tags
 from .parameters import LocalParameters, embedding_parameters, head_parameters, norm_parameters
 from .part import Part, compose, hidden_norm
 from .program import Chunk, Run, Stage, Workload
@@ -130,7 +131,7 @@ class ChunkMode:
     ``units``: hooks of what shards run with every layer, and where FSDP wraps them ``ends_too``
     (hooks of others sit on modules, of which the ends have few), in one with experts as often as
     in so many more (``expert_units``). ``one_root_unit``: FSDP has both ends in it. The
-    activations of the first ``offloaded`` layers leave the GPU.
+    activations of the first ``offloaded`` layers leave the GPU, and those of ``offload_modules``.
     ``references`` pass each micro-batch forward, too.
     """
 
@@ -145,6 +146,7 @@ class ChunkMode:
     ends_too: bool
     one_root_unit: bool
     offloaded: int
+    offload_modules: frozenset[str]
     references: tuple[Reference, ...] = ()
 
     @classmethod
@@ -162,6 +164,7 @@ class ChunkMode:
             job.framework.torch_wrappers,
             job.joins_ends and job.gathers_units,
             recipe.offloaded_layers,
+            frozenset(filter(None, (recipe.offload_modules or "").split("+"))),
             Reference.of(job),
         )
 
@@ -176,6 +179,12 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     left, copied = mode.offloaded, 0
     for layer, recompute, number in layer_runs(shard.model, mode.recompute, shape):
         blocks = layer_blocks(shard, layer, recompute, mode.modules)
+        if mode.offload_modules:
+            tags = offloaded_tags(shard, layer, mode.offload_modules)
+            kept = blocks[0].saved_bytes
+            forward, backward = (_offloaded(block, tags) for block in blocks)
+            copied += number * (kept - forward.saved_bytes)
+            blocks = forward, backward
         parameters = trained_layer_parameters(shard, layer)
         away = min(left, number)
         left -= away
@@ -233,11 +242,16 @@ def layer_runs(model: Model, mode: str, shape: ChunkShape) -> Iterator[tuple[Lay
                 yield layer, recompute, number
 
 
-def _offloaded(block: Block) -> Block:
-    """A layer's pass whose activations wait elsewhere: on the GPU they are while it runs."""
-    ops = tuple(op for op in block.ops if not isinstance(op, Alloc | Free))
+def _offloaded(block: Block, tags: Collection[str] | None = None) -> Block:
+    """A layer's pass whose activations, or those of these ``tags``, wait elsewhere: on the GPU
+    they are while it runs."""
+    away = [
+        op for op in block.ops if isinstance(op, Alloc | Free) and (tags is None or op.tag in tags)
+    ]
+    ops = tuple(op for op in block.ops if op not in away)
     # A backward pass begins with what it frees.
-    return replace(block, ops=ops, peak_bytes=block.peak_bytes + max(0, -block.saved_bytes))
+    back = sum(op.bytes if isinstance(op, Free) else -op.bytes for op in away)
+    return replace(block, ops=ops, peak_bytes=block.peak_bytes + max(0, back))
 
 
 def _with_copies(run: Run, shard: Shard) -> Run:

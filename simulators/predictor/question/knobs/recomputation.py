@@ -32,6 +32,11 @@ RECOMPUTE_MODULES = (
     "operations",
 )
 DEFAULT_RECOMPUTE_MODULES = "core_attn"
+# Megatron-Core's names of what it offloads (workload/offload.py).
+OFFLOAD_MODULES = (
+    *("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
+    "fused_group_mlp",
+)
 _SPLIT = (
     *("framework", "pp", "vpp", "first_stage_layers", "last_stage_layers"),
     *("embedding_as_layer", "loss_as_layer", "pipeline_layout"),
@@ -41,6 +46,10 @@ _SPLIT = (
 def _modules_in_order(job: Job) -> str | None:
     ordered = "+".join(sorted(set(str(job.recipe.recompute_modules).split("+"))))
     return None if ordered == DEFAULT_RECOMPUTE_MODULES else ordered
+
+
+def _offloaded_in_order(job: Job) -> str:
+    return "+".join(sorted(set(str(job.recipe.offload_modules).split("+"))))
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -117,3 +126,19 @@ class Recomputation:
     """Activations of so many first layers wait in the host's memory between the passes, copied
     beside the kernels (Transformer Engine's ``cpu_offload``): without a pipeline only. Under
     ``full`` recomputation inputs of layers do, where the framework can (``offloads_inputs``)."""
+    offload_modules: str | None = knob(
+        None,
+        "offload={}",
+        (LAYER_BLOCKS,),
+        own_words="modules joined by +, such as core_attn+expert_fc1",
+        detail_of=("recompute",),
+        canonical=Canonical(
+            "they are a set",
+            (),
+            lambda job: job.recipe.offload_modules is not None,
+            _offloaded_in_order,
+        ),
+        search=(None, "expert_fc1", "expert_fc1+moe_act"),
+    )
+    """Inputs of what modules of every layer wait in the host's memory between the passes, joined
+    by ``+``: Megatron-Core's ``--offload-modules``, with or without a pipeline."""

@@ -125,6 +125,16 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
             {"training": {"host_optimizer": "serial"}, "zero_stage": 2},
         )
     ),
+    *(
+        ("offloaded_modules", "offload_modules", TINY, {"offload_modules": "core_attn", **more})
+        for more in (
+            {"offload_modules": "core_attn+core"},
+            {"offload_modules": "attn_proj"},
+            {"offload_modules": "mlp_norm", "cuda_graphs": True},
+            {"recompute": "full"},
+            {"offloaded_layers": 2},
+        )
+    ),
     ("offloading", "offloaded_layers", TINY, {"pp": 2, "offloaded_layers": 2}),
     ("offloading", "offloaded_layers", TINY, {"recompute": "full", "offloaded_layers": 2}),
     ("offloading", "offloaded_layers", TINY, {"offloaded_layers": 12}),

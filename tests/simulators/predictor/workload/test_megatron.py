@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.simulators.jobs import LLAMA, TINY, make_job
+from tests.simulators.jobs import LLAMA, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.tuning import Dpo
 from trainscout.simulators.predictor.workload.data_parallel import Transfer
-from trainscout.simulators.predictor.workload.ir import Block, Streaming
+from trainscout.simulators.predictor.workload.ir import Alloc, Block, Streaming
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Run
@@ -56,6 +56,22 @@ def test_offloaded_layers_leave_nothing_and_need_as_much_while_they_run() -> Non
     held = layers.forward.saved_bytes
     assert gone.backward.peak_bytes == layers.backward.peak_bytes + held
     assert build_workload(away).stages[0].chunks[0].copied_bytes == 2 * held
+
+
+def test_modules_that_are_offloaded_leave_no_input_of_theirs() -> None:
+    """In every layer of every stage, where the module is: a dense layer has no experts."""
+    plain, away = make_job(MOE, pp=2), make_job(MOE, pp=2, offload_modules="core_attn+moe_act")
+    chunk, copying = (build_workload(job).stages[0].chunks[0] for job in (plain, away))
+    kept = {"q", "k", "v", "core_output", "expert_fc1_output"}
+    gone = 0
+    for before, after in zip(chunk.runs, copying.runs, strict=True):
+        allocs = [op for op in before.forward.ops if isinstance(op, Alloc) and op.tag in kept]
+        held = sum(op.bytes for op in allocs)
+        gone += before.count * held
+        assert after.forward.saved_bytes == before.forward.saved_bytes - held
+        assert after.backward.saved_bytes == -after.forward.saved_bytes
+        assert after.backward.peak_bytes == before.backward.peak_bytes + held
+    assert copying.copied_bytes == gone > 0
 
 
 def bytes_of(name: str, block: Block) -> int:
