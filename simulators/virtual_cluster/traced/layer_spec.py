@@ -131,6 +131,9 @@ def check_traceable(job: Job) -> None:
     if recipe.zero_stage > 1:
         problem = "is not traced: Megatron-Core's distributed optimizer is"
         raise InputError("recipe.zero_stage", recipe.zero_stage, problem, "0, 1")
+    for name in ("offloaded_layers", "offload_modules"):
+        if value := getattr(recipe, name):
+            raise InputError(f"recipe.{name}", value, "is not traced: activations stay on the GPU")
     if recipe.overlap_moe_expert_parallel_comm:
         field = "recipe.overlap_moe_expert_parallel_comm"
         raise InputError(field, True, "is not traced: one layer at a time is", "false")

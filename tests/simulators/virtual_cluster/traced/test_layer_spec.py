@@ -140,6 +140,8 @@ def test_groups_fit_in_the_fewest_ranks() -> None:
             MOE,
             {"ep": 2, "overlap_moe_expert_parallel_comm": True},
         ),
+        ("recipe.offloaded_layers", TINY, {"offloaded_layers": 2}),
+        ("recipe.offload_modules", TINY, {"offload_modules": "core_attn"}),
         ("model.qkv_bias", replace(TINY, qkv_bias=False), {}),
         ("model.num_mtp_layers", replace(LLAMA, num_mtp_layers=1), {}),
         ("training.precision", TINY, {"training": {"precision": "tf32"}}),
