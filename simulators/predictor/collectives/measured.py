@@ -10,7 +10,7 @@ Of a single size between nodes, a call on any communicator takes
     seconds = latency + bytes x bus factor / (bus bandwidth x NIC share)
 
 with the share that its ranks have of their nodes' NICs (one rank a node of eight with seven
-siblings has an eighth), or of a GPU's NVLink where whole nodes' NICs carry more than that, and the
+siblings has an eighth), or of a GPU's NVLink or PCIe where whole nodes' NICs carry more, and the
 larger of the white-box model's latency and ``steps x hop``: the time of a ring's step that stays,
 in the *undisturbed* (high) band, as ranks grow and each carries less, which on a fabric of whole
 bandwidth is latency alone. Bandwidths are what is left when hops

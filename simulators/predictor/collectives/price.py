@@ -197,9 +197,9 @@ def _as_measured(price: CollectivePrice, call: _Call) -> CollectivePrice:
 
 def _bus_limit_gbs(wiring: Wiring) -> float:
     """Bus bandwidth on paper: a node's NICs', or less where one GPU's NVLink carries less (of an
-    NVL72's 72 NICs a quarter)."""
-    by_nvlink = wiring.link == "nvlink" and wiring.ranks_per_node > 1
-    return min(wiring.nics_gbs, wiring.nvlink_peak_gbs if by_nvlink else math.inf)
+    NVL72's 72 NICs a quarter), or its PCIe."""
+    inside_gbs = wiring.nvlink_peak_gbs if wiring.link == "nvlink" else wiring.link_gbs
+    return min(wiring.nics_gbs, inside_gbs if wiring.ranks_per_node > 1 else math.inf)
 
 
 def _by_sizes(call: _Call, price: CollectivePrice, told: Sequence[MeasuredCollective]) -> float:

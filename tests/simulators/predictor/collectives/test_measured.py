@@ -165,6 +165,18 @@ def test_a_share_is_of_nvlink_where_that_carries_less_than_a_nodes_nics(per_node
     assert slow == pytest.approx(wire_s + hops_s)
 
 
+@pytest.mark.parametrize("per_node", [1, 2, 4])
+def test_a_share_is_of_pcie_where_that_carries_less_than_a_nodes_nics(per_node: int) -> None:
+    row = MeasuredCollective("all_gather", 8, GIB, 20, 20, 20)
+    servers = replace(cluster(8, 8, 8, 100, domain=1), measured_collectives="x", measured=(row,))
+    some = Communicator("dp", 8 * per_node, 1, 8 * per_node, servers=8)
+    taken_s = price_collective("all_gather", 8 * GIB, some, A100_PCIE, servers).seconds
+    # Of one GPU a node its NIC's 12.5 GB/s, of several all that PCIe carries.
+    share = 12.5 / 24 if per_node == 1 else 1.0
+    wire_s = 8 * GIB * (1 - 1 / some.size) / 20e9 / share
+    assert taken_s == pytest.approx(wire_s, rel=0.05)
+
+
 def test_between_measured_node_counts_bandwidth_is_interpolated_and_held_outside() -> None:
     points = [(2.0, 100.0), (8.0, 25.0)]
     assert interpolated(points, 4) == pytest.approx(50)
