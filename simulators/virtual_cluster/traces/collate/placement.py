@@ -3,7 +3,8 @@
 Ranks do what their places in the parallel grid make them do: stages of a pipeline differ,
 replicas do not. So the classes of the traced ranks are explained by as few families as possible:
 those whose position tells the class. Every position that occurs must have been traced. Where none
-do, ranks of one group are taken to do the same, unless traced ones do not.
+do, ranks of one group are taken to do the same, unless traced ones do not; and rank 0 to be alone
+in what ranks 1 and the last do not do.
 """
 
 from __future__ import annotations
@@ -152,6 +153,10 @@ def place(
             return next(iter(answers))
     if sends and (alike := _by_replicas(world_size, first_of, shared)):
         return alike
+    others = {first for rank, first in first_of.items() if rank}
+    if not sends and {0, 1, world_size - 1} <= first_of.keys() and len(others) == 1:
+        # Rank 0 prints, evaluates or keeps averages of weights for all.
+        return (0, *(world_size - 1) * tuple(others))
     raise InputError(
         "ranks",
         sorted(first_of),

@@ -84,8 +84,8 @@ def further_ranks(traces: Sequence[Trace]) -> ChosenRanks:
     ends = {0, world_size - 1}
     if traced == {0} != ends:
         return ChosenRanks((world_size - 1,), "does it do what rank 0 does?")
-    if traced == ends and world_size <= FEW and not alike(traces):
-        others = tuple(range(1, world_size - 1))
+    if traced == ends and not alike(traces):
+        others = tuple(range(1, world_size - 1)) if world_size <= FEW else (1,)
         return ChosenRanks(others, "the first and the last do unlike things")
     return ChosenRanks((), "")
 

@@ -9,6 +9,7 @@ import pytest
 from tests.simulators.virtual_cluster.execution.scripts import Script
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, groups
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.traces.collate.collated import collate
 from trainscout.simulators.virtual_cluster.traces.collate.probe import (
     choose_ranks,
     further_ranks,
@@ -62,7 +63,7 @@ def test_a_pipeline_joined_with_something_else_is_not_taken_for_one() -> None:
 
 
 def sending(rank: int, members: tuple[int, ...], blocks: int = 0, **peers: list[int]) -> Trace:
-    script = Script(rank, 8)
+    script = Script(rank, max(8, len(members)))
     script.group("of no name", *members)
     for _ in range(blocks):
         script.gemm(64)
@@ -98,6 +99,16 @@ def test_a_ring_whose_last_rank_does_more_than_the_first_is_traced_whole(causal:
     assert further_ranks(traces).ranks == ((1, 2, 3, 4, 5, 6) if causal else ())
     traces += [round_the_ring(rank) for rank in range(1, 7)]
     assert further_ranks(traces).ranks == ()
+
+
+def test_of_many_ranks_the_first_may_do_what_no_other_does() -> None:
+    everybody = tuple(range(16))
+    first, second, last = (sending(rank, everybody, 3 if rank == 0 else 1) for rank in (0, 1, 15))
+    assert further_ranks([first, last]).ranks == (1,)
+    assert further_ranks([first, last, second]).ranks == ()
+    assert collate([first, second, last]).class_of_rank == (0, *[1] * 15)
+    with pytest.raises(InputError, match="do not tell"):
+        collate([first, last])
 
 
 def test_ranks_are_parsed() -> None:
