@@ -29,8 +29,13 @@ from .objects import ObjectCollectives
 from .store import VirtualStore
 from .work import HostWork, VirtualWork
 
-# Functional collectives, which come through the dispatcher as operations with results.
+# Of symmetric memory: a product of what is gathered, or whose sum is scattered (async TP).
+_FUSED_PRODUCTS = (
+    *("fused_all_gather_matmul", "fused_all_gather_scaled_matmul"),
+    *("fused_matmul_reduce_scatter", "fused_scaled_matmul_reduce_scatter"),
+)
 
+# Functional collectives, which come through the dispatcher as operations with results.
 _KINDS = {
     "all_reduce": "all_reduce",
     "all_gather_into_tensor": "all_gather",
@@ -277,8 +282,15 @@ def _patch_reducer(state: RankState) -> None:
 
 
 def _patch_symmetric_memory() -> None:
-    """Memory that ranks of a node read where it is: a peer's stands there as one's own kind."""
+    """Memory that ranks of a node read where it is: a peer's stands there as one's own kind.
+
+    Products fused with what ranks gather or sum are what they do one after the other: how much of
+    it hides behind the product is not modelled.
+    """
     module: Any = importlib.import_module("torch.distributed._symmetric_memory")
+    for name in _FUSED_PRODUCTS:
+        one_by_one = getattr(module, f"_{name}_fallback")
+        module.lib.impl(name, one_by_one, "CompositeImplicitAutograd")
 
     def empty(*size: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)

@@ -111,6 +111,7 @@ def test_what_few_scripts_use_of_torch(tmp_path: Path) -> None:
     whole = "consolidated [(128, 64), (128,), (16, 128), (16,)]"
     others = (
         "shared (4, 8) (8,)",
+        "fused (32, 4) (4, 8)",
         "0.5",
         "store at 29400",
         "2 activities, True",
@@ -139,6 +140,8 @@ def test_what_few_scripts_use_of_torch(tmp_path: Path) -> None:
         *[("all_reduce", 128, 128)] * 2,
         ("all_gather", 32, 256),
         ("barrier", 0, 0),
+        ("all_gather", 128, 1024),
+        ("reduce_scatter", 1024, 128),
     ]
 
 

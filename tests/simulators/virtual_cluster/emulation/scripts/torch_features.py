@@ -99,6 +99,11 @@ memory.barrier()
 peer = memory.get_buffer(1, (2, 4), torch.float32, storage_offset=8)
 print("shared", tuple(summed.shape), tuple(memory.get_remote_tensor(1, (8,), torch.half).shape))
 assert peer.data_ptr() == shared[1].data_ptr()
+_, (product,) = torch.ops.symm_mem.fused_all_gather_matmul(
+    shared, [shared.t()], gather_dim=0, group_name=near.group_name
+)
+part = torch.ops.symm_mem.fused_matmul_reduce_scatter(product, shared, "sum", 0, near.group_name)
+print("fused", tuple(product.shape), tuple(part.shape))
 
 # What is selected by flags of which only the script knows how many are set.
 flags = torch.rand(32, 64, device=device) < 0.75
