@@ -184,6 +184,10 @@ def test_trainers_of_pytorch_force_the_balance_in_turn(label, notes, in_turn):
         ("Megatron-Core", 8, 8, "", 1.0),
         ("Megatron-Core", 8, 8, "experts force-balanced", 1.0),
         ("Megatron-Core", 8, 8, "natural router", 1.6),
+        # Without expert parallelism no GPU has more to do unless the fullest expert pads others.
+        ("Megatron-Core", 8, 1, "natural router", 1.0),
+        ("KempnerForge", 8, 1, "natural router", 1.6),
+        ("KempnerForge", 16, 1, "natural router", 1 + 0.6 * 2**0.5 * 1.7688 / 1.4342),
         ("Megatron-Core", 8, 8, "trained router", 1.13),
         # Of Megatron-Bridge, recipes for performance force the balance, the library's do not.
         ("Megatron-Bridge 0.1.0rc4 (nemo:25.09)", 8, 8, "", 1.6),
