@@ -328,7 +328,7 @@ def price_send_recv(
         return _send_between_nodes(size_bytes, wiring)
     # Outside the NVLink domain but in the same server: two islands, over PCIe.
     members = (1, 2) if crosses_nodes else (2, 1)
-    pair = Communicator(communicator.name, 2, *members)
+    pair = Communicator(communicator.name, 2, *members, servers=1)
     return _send_inside_node(size_bytes, communicator.size, wiring_of(pair, gpu, cluster))
 
 

@@ -18,8 +18,8 @@ from trainscout.simulators.virtual_cluster.traces.collate.placement import Famil
 from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint
 from trainscout.simulators.virtual_cluster.walk.communicators import (
     communicator_of,
-    crosses_domains,
-    inside,
+    levels_crossed,
+    narrowed,
     part_of,
 )
 from trainscout.simulators.virtual_cluster.walk.rendezvous import SEND_RECV, Call, RendezvousTable
@@ -62,7 +62,7 @@ class JobRendezvous:
     _keys: dict[tuple[Family, tuple[int, ...]], int] = field(default_factory=dict)
     _groups: dict[tuple[int, str], GroupOf] = field(default_factory=dict)
     _receivers: dict[_End, _End] = field(default_factory=dict)
-    _crossing: dict[_End, bool] = field(default_factory=dict)
+    _crossing: dict[_End, int] = field(default_factory=dict)
 
     def group(self, rank: int, name: str) -> GroupOf:
         """The communicator a played rank calls ``name``."""
@@ -94,8 +94,7 @@ class JobRendezvous:
             return self._arrive(key, rank, group.classes, event, rank, group.communicator)
         end = (rank, event.group, event.peer)
         key = (*(self._receiver(end) if event.kind == "send" else end), event.sequence)
-        crosses = self._crosses(rank, event)
-        between = group.communicator if crosses else inside(group.communicator)
+        between = narrowed(group.communicator, self._crossed(rank, event))
         return self._arrive(key, event.kind, ("send", "recv"), event, rank, between)
 
     def _arrive(
@@ -152,13 +151,13 @@ class JobRendezvous:
         """Sends nobody receives and receives of what nobody sends, in what is played."""
         return sum(each.call.kind == SEND_RECV and bool(each.missing) for each in self._table)
 
-    def _crosses(self, rank: int, event: PointToPoint) -> bool:
-        """Whether any rank that this one stands for has this peer in another NVLink domain: what
-        follows waits for the slowest."""
+    def _crossed(self, rank: int, event: PointToPoint) -> int:
+        """How far from this peer any rank that this one stands for is: what follows waits for the
+        slowest."""
         end = (rank, event.group, event.peer)
         if end not in self._crossing:
             pairs = self._ends(rank, event)
-            self._crossing[end] = any(crosses_domains(a, b, self.cluster) for a, b in pairs)
+            self._crossing[end] = max(levels_crossed(a, b, self.cluster) for a, b in pairs)
         return self._crossing[end]
 
     def _receiver(self, end: _End) -> _End:

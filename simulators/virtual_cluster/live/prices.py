@@ -15,8 +15,8 @@ from trainscout.simulators.predictor.workload.ir import Communicator
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
 from trainscout.simulators.virtual_cluster.walk.communicators import (
     communicator_of,
-    crosses_domains,
-    inside,
+    levels_crossed,
+    narrowed,
 )
 from trainscout.simulators.virtual_cluster.walk.prices import SHARED_GPU, Price, price_contents
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
@@ -68,12 +68,11 @@ class Prices:
     ) -> Price:
         """The price of a collective of ``group``, or a transfer between two ``ends`` of it;
         ``collnet``: it asked for switches that sum."""
-        crosses = ends is not None and crosses_domains(*ends, self._cluster)
-        key = (call, group, ends is not None, crosses, collnet)
+        crossed = None if ends is None else levels_crossed(*ends, self._cluster)
+        key = (call, group, crossed, collnet)
         price = self._communications.get(key)
         if price is None:
-            within = ends is not None and not crosses
-            name = self._communicator(group, collnet, within=within)
+            name = self._communicator(group, collnet, crossed)
             (price,) = price_contents(self._pricer, [call.operation(name)])
             self._communications[key] = price
         return price
@@ -95,13 +94,13 @@ class Prices:
             self._slowdowns[key] = factors
         return factors
 
-    def _communicator(self, group: tuple[int, ...], collnet: bool, *, within: bool) -> str:
-        """The name a group has for the pricer; ``within``: as if in one NVLink domain."""
+    def _communicator(self, group: tuple[int, ...], collnet: bool, crossed: int | None) -> str:
+        """The name a group has for the pricer; ``crossed``: by a transfer between two of it."""
         name = self._names.setdefault((group, collnet), f"group {len(self._names)}")
         known = communicator_of(name, group, self._cluster, collnet=collnet)
-        if within:
-            known = inside(known)
-        elif self._alone:
+        if self._alone:
             known = replace(known, siblings=1)
+        if crossed is not None:
+            known = narrowed(known, crossed)
         self._groups.setdefault(known.name, known)
         return known.name

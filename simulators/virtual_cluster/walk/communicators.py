@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.workload.ir import Communicator
@@ -56,11 +57,20 @@ def _together(ranks: Sequence[int], domain: int) -> int:
     return most
 
 
-def inside(communicator: Communicator) -> Communicator:
-    """The same ranks for transfers between two of one NVLink domain."""
-    size = communicator.size
-    return Communicator(f"{communicator.name} inside", size, size, 1)
+def narrowed(communicator: Communicator, crossed: int) -> Communicator:
+    """The same ranks for transfers between two of them that have crossed so much
+    (``levels_crossed``)."""
+    size, name = communicator.size, communicator.name
+    if crossed == 0:
+        return Communicator(f"{name} inside", size, size, 1)
+    return (
+        replace(communicator, name=f"{name} in a server", servers=1)
+        if crossed == 1
+        else communicator
+    )
 
 
-def crosses_domains(first: int, second: int, cluster: Cluster) -> bool:
-    return first // cluster.domain != second // cluster.domain
+def levels_crossed(first: int, second: int, cluster: Cluster) -> int:
+    """0: both ranks lie in one NVLink domain; 1: in several of one server; 2: further apart."""
+    levels = cluster.domain, max(cluster.domain, cluster.gpus_per_node)
+    return sum(first // gpus != second // gpus for gpus in levels)

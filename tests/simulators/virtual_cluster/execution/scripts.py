@@ -16,7 +16,8 @@ from trainscout.simulators.predictor.workload.ir import Gemm
 from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.walk.communicators import (
     communicator_of,
-    crosses_domains,
+    levels_crossed,
+    narrowed,
 )
 
 # Two nodes of four GPUs, whose kernels take what they are priced at.
@@ -117,10 +118,7 @@ def collective_s(kind: str, size: int, ranks: tuple[int, ...]) -> float:
 
 def transfer_s(size: int, first: int, second: int, ranks: tuple[int, ...]) -> float:
     cluster = cluster_of(8)
-    crosses = crosses_domains(first, second, cluster)
-    group = communicator_of("g", ranks, cluster)
-    if not crosses:
-        group = replace(group, ranks_per_node=group.size, nodes=1, siblings=1)
+    group = narrowed(communicator_of("g", ranks, cluster), levels_crossed(first, second, cluster))
     return price_send_recv(size, group.nodes > 1, group, GPU, cluster).seconds
 
 

@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 
 from tests.samples import CLUSTER
-from tests.simulators.jobs import GPT175B, make_job
+from tests.simulators.jobs import GPT175B, GPU, make_job
+from trainscout.simulators.predictor.collectives.price import price_send_recv
 from trainscout.simulators.predictor.replay.priced import PARTS
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.ir import Communicator
 from trainscout.simulators.virtual_cluster.walk.communicators import (
     communicator_of,
-    crosses_domains,
+    levels_crossed,
+    narrowed,
     part_of,
 )
 
@@ -68,5 +70,18 @@ def test_uneven_groups_are_spread_over_whole_domains() -> None:
     # Three members in one node and one in the other count as one in each of four.
     assert communicator_of("g", (5, 6, 7, 8), cluster) == Communicator("g", 4, 2, 2, 4, 2, 2)
     assert communicator_of("g", (0,), cluster) == Communicator("g", 1, 1, 1, 1, 1, 1)
-    assert crosses_domains(7, 8, cluster)
-    assert not crosses_domains(0, 7, cluster)
+
+
+@pytest.mark.parametrize(("domain", "levels"), [(1, [1, 1, 2]), (2, [0, 1, 2]), (8, [0, 0, 2])])
+def test_transfers_of_a_pipeline_inside_servers_without_nvlink_take_pcie(
+    domain: int, levels: list[int]
+) -> None:
+    cluster = replace(CLUSTER, num_nodes=2, gpus_per_node=8, nvlink_domain=domain, nic_gbps=1)
+    stages = communicator_of("pp", (0, 1, 2, 8), cluster)
+    crossed = [levels_crossed(*ends, cluster) for ends in ((0, 1), (1, 2), (2, 8))]
+    assert crossed == levels
+    links = [narrowed(stages, each) for each in crossed]
+    took_s = [price_send_recv(2**26, each.nodes > 1, each, GPU, cluster).seconds for each in links]
+    assert took_s[0] <= took_s[1] < took_s[2] / 10
+    # NVLink is several times as fast as PCIe.
+    assert (took_s[0] < took_s[1] / 3) == (levels[:2] == [0, 1])
