@@ -54,7 +54,8 @@ class Static:
     gradient waits while layers run, to be ``joined`` with the embedding's and reduced. Where they
     are two, of which ``ends`` is the larger, none is gathered beside layers, and what is reduced
     of the head is there with the first layer behind it, as gradients of so many parameters
-    ``apart`` are. ``fetched`` of the layers is there as the head's backward pass begins."""
+    ``apart`` are. As the head's backward pass begins ``fetched`` bytes of layers are there, and
+    ``freed`` ones of the ends are not."""
 
     parameters: int
     gradients: int
@@ -73,6 +74,7 @@ class Static:
     joined: int = 0
     apart: int = 0
     fetched: int = 0
+    freed: int = 0
 
     @functools.cached_property
     def kinds(self) -> dict[str, int]:
@@ -107,7 +109,7 @@ class Static:
         if self.apart and not outside:
             ahead += self.ends
             left += self.head * (made != self.apart)
-        there = self.fetched * (backward and made == 0)
+        there = self.fetched * (backward and made == 0) - self.freed * (made == 0)
         return Absent((self.layers - there) * outside + ahead, left)
 
     def passing(self, *, in_layer: bool) -> int:
@@ -193,6 +195,7 @@ def static_of(job: Job, stage: Stage) -> Static:
             in_turn=alone,
             behind=max(0, behind),
             trained=max(1, parameters.total),
+            freed=_ends(job, stage) * weight * (framework.reshards_root and recipe.pp == 1),
             fetched=layers // 2 * (framework.loss_in_model and framework.prefetches_backward),
             **_end_bytes(job, stage, cast or weight, reduced),
         )

@@ -311,6 +311,9 @@ class Framework:
     """FSDP's outermost unit holds embedding, final norm and head: it is gathered before the first
     layer runs, kept, and reduced after the last (``fully_shard`` or FSDP1 around a model whose
     blocks are units of their own)."""
+    reshards_root: bool = False
+    """That unit is freed after the forward pass and is not there beside a loss computed behind it
+    (FSDP2 told ``reshard_after_forward=True`` for it, since PyTorch 2.8)."""
     loss_in_model: bool = False
     """The model that FSDP wraps returns the loss (Transformers' with labels): hooks on what it
     returns fetch the last layer before the loss's backward pass, not after it."""

@@ -130,8 +130,9 @@ class ChunkMode:
     it is ``hooked`` by a hook on each parameter, in Python.
     ``units``: hooks of what shards run with every layer, and where FSDP wraps them ``ends_too``
     (hooks of others sit on modules, of which the ends have few), in one with experts as often as
-    in so many more (``expert_units``). ``one_root_unit``: FSDP has both ends in it. The
-    activations of the first ``offloaded`` layers leave the GPU, and those of ``offload_modules``.
+    in so many more (``expert_units``). ``one_root_unit``: FSDP has both ends in it, and where it
+    ``reshards_root`` gathers it for either pass. The activations of the first ``offloaded`` layers
+    leave the GPU, and those of ``offload_modules``.
     ``references`` pass each micro-batch forward, too.
     """
 
@@ -145,6 +146,7 @@ class ChunkMode:
     expert_units: float
     ends_too: bool
     one_root_unit: bool
+    reshards_root: bool
     offloaded: int
     offload_modules: frozenset[str]
     references: tuple[Reference, ...] = ()
@@ -163,6 +165,7 @@ class ChunkMode:
             _expert_units(job),
             job.framework.torch_wrappers,
             job.joins_ends and job.gathers_units,
+            job.framework.reshards_root,
             recipe.offloaded_layers,
             frozenset(filter(None, (recipe.offload_modules or "").split("+"))),
             Reference.of(job),
@@ -200,7 +203,7 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     if shard.overlap_dispatch:
         runs = [_with_exchanges_overlapping(run) for run in runs]
     if mode.one_root_unit and shape.first and shape.last:
-        runs = _with_root_unit(runs)
+        runs = _with_root_unit(runs, kept=not mode.reshards_root)
     for reference in mode.references:
         ends = {"first": shape.first, "last": shape.last}
         frozen = reference_runs(reference, shape.layers, **ends)
@@ -264,13 +267,14 @@ def _with_copies(run: Run, shard: Shard) -> Run:
     return replace(run, forward=forward, backward=backward)
 
 
-def _with_root_unit(runs: list[Run]) -> list[Run]:
+def _with_root_unit(runs: list[Run], *, kept: bool) -> list[Run]:
     """The model's ends in one unit: what the last run holds comes and goes with the first, whose
-    forward pass is the first to need it and whose backward pass the last."""
+    forward pass is the first to need it and whose backward pass the last, ``kept`` or gathered for
+    each."""
     first, *layers, last = runs
     held = first.parameters + last.parameters
     return [
-        replace(first, parameters=held, kept=True),
+        replace(first, parameters=held, kept=kept),
         *layers,
         replace(last, parameters=LocalParameters()),
     ]

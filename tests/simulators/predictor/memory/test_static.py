@@ -141,6 +141,23 @@ def test_a_model_that_returns_its_loss_has_a_layer_gathered_beside_it(
     assert less == within * layer
 
 
+@pytest.mark.parametrize(("frees", "recorded_gib"), [(False, 14.537), (True, 12.580)])
+def test_a_root_unit_freed_after_the_forward_pass_is_not_beside_the_loss(
+    frees, recorded_gib
+) -> None:
+    """Four layers on 64 virtual GPUs, two sequences of 4,096, 16-bit gradients."""
+    job = llama("torch_fsdp2", 8, 3, 2, 8, 4096, "full", "adam")
+    size = {"hidden_size": 4096, "ffn_hidden_size": 14336, "vocab_size": 128256}
+    job = replace(
+        job,
+        model=replace(job.model, **size),
+        cluster=replace(job.cluster, num_nodes=8),
+        framework=replace(job.framework, reshards_root=frees, reduce_grads_fp32=False),
+    )
+    memory = ReplaySimulator().without_error_bar(job).memory
+    assert memory.peak_allocated_bytes - WORKSPACE == pytest.approx(recorded_gib * 2**30, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("layers", "sequence", "recompute", "recorded_gib", "reserved_gib"),
     [

@@ -106,6 +106,8 @@ def test_what_is_kept_is_copied_once() -> None:
     copies = [bytes_of("gathered_copy", block) for block in blocks]
     layer = 4 * layers.parameters.total
     assert copies == [4 * first.parameters.total, 0, layer, layer]
+    freed, *_ = runs_of(make_job(LLAMA, zero_stage=3, training=facts | {"reshards_root": True}))
+    assert bytes_of("gathered_copy", freed.backward) == copies[0]
 
 
 FSDP1 = {"torch_wrappers": True}
