@@ -235,9 +235,11 @@ def _say_lost(error: BaseException) -> None:
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
     """What is printed leads nowhere: timers of scripts print tracebacks of what ends them."""
+    # Far from the numbers of files that the script goes on to close, some of them twice.
+    most = os.sysconf("SC_OPEN_MAX")
+    far = min(256, most // 2) if most > 0 else 256
     kept = [
-        # Far from the numbers of files that the script goes on to close, some of them twice.
-        (stream, fcntl.fcntl(to, fcntl.F_DUPFD_CLOEXEC, 256), to)
+        (stream, fcntl.fcntl(to, fcntl.F_DUPFD_CLOEXEC, far), to)
         for stream, to in ((sys.stdout, 1), (sys.stderr, 2))
     ]
     with open(os.devnull, "wb") as nowhere:

@@ -414,7 +414,8 @@ def test_gaps_that_a_script_swallows_are_counted(tmp_path: Path, fails: str, cod
 
 
 CLOSED_TWICE = """
-import os, torch
+import os, resource, torch
+resource.setrlimit(resource.RLIMIT_NOFILE, (MOST, MOST))
 def train():
     # As buffers mapped into memory do: the file closes its number once more when it goes.
     file = open(os.devnull)
@@ -428,10 +429,12 @@ train()
 """
 
 
-def test_files_that_a_script_closes_twice_are_its_own(tmp_path: Path) -> None:
-    (tmp_path / "twice.py").write_text(CLOSED_TWICE)
+@pytest.mark.parametrize("most_files", [200, 1024])
+def test_files_that_a_script_closes_twice_are_its_own(tmp_path: Path, most_files: int) -> None:
+    (tmp_path / "twice.py").write_text(CLOSED_TWICE.replace("MOST", str(most_files)))
     run = emulate(tmp_path, str(tmp_path / "twice.py"), "--world-size", "1", "--steps", "2")
     assert run.code == 0, run.output
+    assert "Traceback" not in run.output
 
 
 GUARDED = """
