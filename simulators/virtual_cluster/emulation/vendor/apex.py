@@ -22,7 +22,8 @@ from .compiled_kernels import (
     rms_backward_affine,
     rms_forward_affine,
 )
-from .opaque import differentiable
+from .kernels import kernel
+from .opaque import differentiable, elementwise
 from .refuse import refusal
 
 
@@ -93,6 +94,37 @@ def _fast_layer_norm(
         return made.view(whole), *others
 
     return out.view(whole), kept, gradient
+
+
+def _rotated(t: Tensor, freqs: Tensor, layout: str) -> tuple[Tensor, list[Tensor], Any]:
+    def gradient(freqs: Tensor, grad: Tensor) -> Tensor:
+        made: Tensor = kernel("rope_bwd")(grad, freqs, layout, False)
+        return made
+
+    return kernel("rope_fwd")(t, freqs, layout, False), [freqs], gradient
+
+
+@differentiable
+def fused_apply_rotary_pos_emb(
+    t: Tensor, freqs: Tensor, transpose_output_memory: bool = False
+) -> tuple[Tensor, list[Tensor], Any]:
+    """Rotary positions of ``[sequence, batch, head, column]``, by angles."""
+    return _rotated(t, freqs, "sbhd")
+
+
+@differentiable
+def fused_apply_rotary_pos_emb_thd(
+    t: Tensor, cu_seqlens: Tensor, freqs: Tensor
+) -> tuple[Tensor, list[Tensor], Any]:
+    """Rotary positions of packed sequences."""
+    return _rotated(t, freqs, "thd")
+
+
+def fused_apply_rotary_pos_emb_cached(
+    t: Tensor, cos_: Tensor, sin_: Tensor, transpose_output_memory: bool = False
+) -> Tensor:
+    """Rotary positions by cosines and sines."""
+    return elementwise("rotary", t, cos_, sin_)
 
 
 FusedLayerNormAffineFunction = fused_layer_norm_affine

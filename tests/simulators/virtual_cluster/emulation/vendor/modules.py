@@ -28,6 +28,7 @@ TE = find_version("transformer_engine", "transformer-engine") is not None
 def cases() -> dict[str, Callable[[], Any]]:
     """Name -> makes a module or function that takes ``[tokens, 1, width]``."""
     import apex
+    import apex.transformer.functional as positioned
     import causal_conv1d
     import causal_conv1d_cuda
     import flash_attn
@@ -52,6 +53,12 @@ def cases() -> dict[str, Callable[[], Any]]:
         query = inputs.view(2, TOKENS // 2, 4, WIDTH // 4)
         key = query[:, :, :2].contiguous()
         return flash_attn.flash_attn_func(query, key, key, causal=True)
+
+    def turned(inputs: Any) -> Any:
+        angles = torch.zeros(TOKENS, 1, 1, WIDTH // 4, device="cuda")
+        heads = positioned.fused_apply_rotary_pos_emb(inputs.view(TOKENS, 1, 4, -1), angles)
+        offsets = torch.zeros(5, dtype=torch.int32, device="cuda")
+        return positioned.fused_apply_rotary_pos_emb_thd(heads[:, 0], offsets, angles)
 
     def packed(inputs: Any) -> Any:
         heads = inputs.view(TOKENS, 4, WIDTH // 4)
@@ -156,6 +163,7 @@ def cases() -> dict[str, Callable[[], Any]]:
         "apex_rms_norm": lambda: apex.normalization.FusedRMSNorm(WIDTH, memory_efficient=True).to(
             **bf16
         ),
+        "apex_rope": lambda: called(turned),
         "flash": lambda: called(flash),
         "packed": lambda: called(packed),
         "cached": lambda: called(cached),

@@ -61,6 +61,7 @@ def names(ops: list[Op]) -> list[str]:
     [
         ("apex_layer_norm", ["layer_norm_fwd"], ["layer_norm_bwd"]),
         ("apex_rms_norm", ["rms_norm_fwd"], ["rms_norm_bwd"]),
+        ("apex_rope", ["rope_fwd"] * 2, ["rope_bwd"] * 2),
         ("flash", ["attention_fwd"], ["attention_bwd"]),
         ("packed", ["attention_fwd"], ["attention_bwd"]),
         ("cached", ["attention_fwd"], ["attention_bwd"]),
