@@ -128,7 +128,9 @@ def replay_ranks(
         if added and not job.order_problems:
             problem = f"operations wait for each other: {error}"
             raise InputError(FIELD, "edges", problem) from error
-        raise InputError("traces", "communication", f"never ends: {problem}") from error
+        # Where only some ranks were traced, those that they stand for may do something else.
+        others = None if job.world_size == len(job.traces) else "more ranks, as of run --rank auto"
+        raise InputError("traces", "communication", f"never ends: {problem}", others) from error
     columns = np.array(program.role), np.array(program.part), np.array(program.content)
     played = Played(tasks, times, *columns)
     replay = Replay(job, gpu, cluster, issued, played, priced, contents, pricer.excess)

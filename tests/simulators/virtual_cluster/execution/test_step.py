@@ -541,8 +541,19 @@ def test_ranks_that_wait_for_each_other_are_refused() -> None:
         for name in ("a", "b") if script.rank else ("b", "a"):
             script.collective(name, MIB)
             script.synchronise()
-    with pytest.raises(InputError, match="never ends"):
+    with pytest.raises(InputError, match="never ends") as refused:
         play(*scripts)
+    assert "auto" not in str(refused.value)
+
+
+def test_a_stage_alone_that_waits_for_itself_wants_the_others_traced() -> None:
+    """Groups without a name, as of Megatron-Core 0.10, do not say that they are a pipeline."""
+    script = Script(0, 2)
+    script.group("undefined", 0, 1)
+    for kind in ("send", "recv"):
+        script.work_wait(script.transfer(kind, "undefined", 1, 1))
+    with pytest.raises(InputError, match=r"never ends.*more ranks, as of run --rank auto"):
+        play(script)
 
 
 def test_the_same_traces_give_the_same_answer() -> None:
