@@ -15,6 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import trainscout as ts
 from trainscout.cli import main
+from trainscout.reports.files import recipe_dict
 
 MODULES = ("trainscout.api.answers", "trainscout.api.ask", "trainscout.api.questions")
 SMALL = {"model": "gpt3_2b7", "cluster": "h100_64", "num_nodes": 1, "global_batch_size": 64}
@@ -341,6 +342,7 @@ WHERE = {"model": "gpt13b", "cluster": "h100_64"}
         ("predict", {"tpp": 2}, "did you mean 'tp'"),
         ("predict", {"tp": "two"}, "recipe.tp=two: has the wrong type"),
         ("predict", {"tp": 3}, "recipe.tp=3"),
+        ("predict", {"tp": 2, "dp": 8}, r"recipe.dp=8: is not GPUs / .*\(allowed: 4\)"),
         ("predict", {"simulator": "replai"}, "did you mean 'replay'"),
         ("predict", {"simulator": -1}, "simulator=-1: names no simulator"),
         ("search", {"objective": 2.5}, "objective=2.5: is no measure"),
@@ -364,6 +366,12 @@ def test_what_is_wrong_is_refused(small, function, arguments, message):
     right = {"question": WHERE, "plan": {"sweep": "llama3_8b"}}.get(function, {"question": small})
     with pytest.raises(ts.InputError, match=message):
         getattr(ts, function)(**{**right, **arguments})
+
+
+def test_a_recipe_as_a_search_writes_it_is_predicted(small, found):
+    fields = json.loads(json.dumps(recipe_dict(found.best.recipe, small.job)))
+    assert "dp" in fields
+    assert ts.predict(small, **fields).step_time_s == found.best.step_time_s
 
 
 # How answers show themselves.

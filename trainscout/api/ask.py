@@ -69,13 +69,14 @@ def predict(
         recipe: None: a recipe with every field at its default.
         simulator: which one predicts (``simulator()``), or its name.
         **fields: fields of ``Recipe`` to change: ``tp=4, pp=12, micro_batch=2``. The
-            data-parallel size follows from the number of GPUs.
+            data-parallel size ``dp`` follows from the number of GPUs; a recipe that states it, as
+            those of ``top_recipes.json`` do, has to agree.
 
     Returns:
         The prediction. A recipe that does not fit in memory is an answer too (``fits`` is false).
 
     Raises:
-        InputError: for an unknown field, or a recipe that cannot be launched.
+        InputError: for an unknown field, a recipe that cannot be launched, or another ``dp``.
 
     Example:
         >>> import trainscout as ts
@@ -88,8 +89,12 @@ def predict(
     if not isinstance(recipe, Recipe | None):
         raise InputError("recipe", recipe, "is no Recipe", "ts.Recipe(tp=4), or tp=4 by itself")
     base = {} if recipe is None else dataclasses.asdict(recipe)
-    job = question.job(typed_value(Recipe, "recipe", {**base, **plain(fields)}))
+    changed = plain(fields)
+    dp = changed.pop("dp", None)
+    job = question.job(typed_value(Recipe, "recipe", {**base, **changed}))
     check_job(job)
+    if dp not in (None, job.dp):
+        raise InputError("recipe.dp", dp, "is not GPUs / (tp x pp x cp)", str(job.dp))
     check_simulator(spec, job.gpu, job.cluster)
     return make_prediction(get_simulator(spec).simulate(job), job, spec)
 
