@@ -44,10 +44,20 @@ def read_recipes(field: str, path: Path) -> tuple[Recipe, ...]:
     Raises:
         InputError: naming ``field``, for what cannot be read or is no recipe.
     """
-    path = path / _TOP_RECIPES if path.is_dir() else path
+    path = recipes_file(path) if path.is_dir() else path
     content = read_yaml(path, field, largest_bytes=_MOST_BYTES)
     entries = content if isinstance(content, list) else [content]
     return tuple(dict.fromkeys(_recipe(field, path, entry) for entry in entries))
+
+
+def recipes_file(directory: Path) -> Path:
+    """Where a search's directory has its recipes; where searches are below it, as those of one
+    model on one cluster are, the file of the one that was written last."""
+    file = directory / _TOP_RECIPES
+    if file.exists():
+        return file
+    below = directory.glob(f"*/{_TOP_RECIPES}")
+    return max(below, key=lambda each: each.stat().st_mtime, default=file)
 
 
 def nearest_rows(survey: Survey, recipes: tuple[Recipe, ...]) -> list[int]:

@@ -154,8 +154,9 @@ def test_a_search_uses_the_calibration_in_every_worker(calibrated, tmp_path, exe
     low, high = best["prediction"]["interval_s"]
     assert 0 < low < high
     if executor == "serial":
-        shown = suggested(tmp_path / "out", file, capsys)
+        shown = suggested(tmp_path, file, capsys)
         assert "2 short runs (30 steps each) take" in shown
+        assert f"those of {tmp_path / 'out'}" in " ".join(shown.split())
 
 
 def suggested(directory, calibration, capsys):

@@ -1,6 +1,7 @@
 """Recipes known before a search are tried first."""
 
 import json
+import os
 
 import pytest
 
@@ -32,6 +33,16 @@ def test_the_results_of_a_search_can_be_given_as_its_directory(tmp_path):
     write(tmp_path / "top_recipes.json", entries)
     options = SearchOptions(sampler="tpe", warm_start=str(tmp_path))
     assert known_recipes(options) == (Recipe(**KNOWN),)
+
+
+def test_of_several_searches_the_last_is_given(tmp_path):
+    for age_s, tp in enumerate((4, 2, 8)):
+        directory = tmp_path / str(tp)
+        directory.mkdir()
+        write(directory / "top_recipes.json", [{"recipe": {"tp": tp}}])
+        os.utime(directory / "top_recipes.json", (1e9 - age_s, 1e9 - age_s))
+    options = SearchOptions(sampler="tpe", warm_start=str(tmp_path))
+    assert known_recipes(options) == (Recipe(tp=4),)
 
 
 def test_yaml_and_lists_are_read(tmp_path):

@@ -18,7 +18,7 @@ from trainscout.conf.build import build_question, build_value, hydra_catalogue
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Space
 from trainscout.optimizer.union import compile_space
-from trainscout.optimizer.warm_start import read_recipes
+from trainscout.optimizer.warm_start import read_recipes, recipes_file
 from trainscout.reports.launch_import.read import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
@@ -151,7 +151,7 @@ def _best_of(path: Path) -> tuple[Compared, float | None]:
             "against", str(path), "holds no recipe: nothing fitted there", "a search's directory"
         )
     step_s = None
-    file = path / "top_recipes.json" if path.is_dir() else path
+    file = recipes_file(path) if path.is_dir() else path
     if file.suffix == ".json":
         entries = json.loads(file.read_text("utf-8"))
         entry = entries[0] if isinstance(entries, list) else entries

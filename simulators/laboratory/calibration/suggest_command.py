@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.text import Text
 
 from trainscout.conf.build import build_question
-from trainscout.optimizer.warm_start import read_recipes
+from trainscout.optimizer.warm_start import read_recipes, recipes_file
 from trainscout.reports.wording import format_recipe, format_seconds
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
@@ -108,11 +108,12 @@ def main(arguments: Sequence[str]) -> int:
     if options.runs < 1:
         raise InputError("--runs", options.runs, "is no number of runs", "1 or more")
     known = None if options.calibration is None else read_calibration(options.calibration)
-    question = read_question(options.search)
-    recipes = read_recipes("search", options.search)[:_MOST_CANDIDATES]
+    directory = recipes_file(options.search).parent
+    question = read_question(directory)
+    recipes = read_recipes("search", directory)[:_MOST_CANDIDATES]
     if len(recipes) < 2:
         problem, allowed = "leaves nothing to choose from", "search.top_k=40 or more"
-        raise InputError("search", options.search, problem, allowed)
+        raise InputError("search", directory, problem, allowed)
     if known is not None:
         known.check_gpu(question.gpu)
     simulator = ReplaySimulator(known)
@@ -129,6 +130,8 @@ def main(arguments: Sequence[str]) -> int:
     rows = [each.row for each in chosen]
     gains = [now, *(each.regret for each in chosen)]
     show(_report(question, recipes, predictions, rows, gains))
+    if directory != options.search:
+        show(Text(f"Recipes are those of {directory}, the last search there."))
     return OK
 
 
@@ -188,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
         "trainscout optimize model=llama3_8b cluster=h100_64 search.top_k=40 hydra.run.dir=out\n"
         "trainscout calibrate suggest out --runs 3",
     )
-    parser.add_argument("search", type=Path, help="the directory of a search")
+    parser.add_argument("search", type=Path, help="directory of a search, or of several")
     parser.add_argument("--runs", type=int, default=3, help="how many (default 3)")
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE", help="what earlier runs have said"
