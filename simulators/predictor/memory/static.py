@@ -33,6 +33,9 @@ from trainscout.simulators.predictor.workload.weights import kept_weight_bytes, 
 
 # Elements of DeepSpeed's reduction buckets (``reduce_bucket_size``).
 DEEPSPEED_BUCKET = 500_000_000
+# Elements up to which its ZeRO 3 gathers ahead (``stage3_max_live_parameters``): of 6.7 and 8.0 B
+# 1.03 and 1.02 B are there at the loss, 1.01 and 0.86 B amid layers, on virtual GPUs.
+DEEPSPEED_LIVE = 1_000_000_000
 
 
 class Absent(NamedTuple):
@@ -45,17 +48,17 @@ class Absent(NamedTuple):
 @dataclass(frozen=True)
 class Static:
     """Bytes of one rank: ``parameters`` that it keeps and, gathered for a pass, those of two
-    ``layers`` and of the model's ``ends``; ``gradients`` that it keeps, of what is being
-    ``reduced``, and of ``buckets``; ``optimizer`` states. ``made``: so many parameters' gradients
-    come with the backward pass (0: they are there); ``in_turn``: layers are gathered one after
-    another. Those ``behind`` a backward pass stay, as gradients of ``trained`` parameters come. Of
-    ``buckets``, ``late`` bytes come with a pass's first gradient; when the optimizer runs, so many
-    of gradients are gone as what others have ``updated``. Of the ends as one unit the ``head``'s
-    gradient waits while layers run, to be ``joined`` with the embedding's and reduced. Where they
-    are two, of which ``ends`` is the larger, none is gathered beside layers, and what is reduced
-    of the head is there with the first layer behind it, as gradients of so many parameters
-    ``apart`` are. As the head's backward pass begins ``fetched`` bytes of layers are there, and
-    ``freed`` ones of the ends are not."""
+    ``layers`` and of the model's ``ends`` (of DeepSpeed, ``layers`` are all); ``gradients`` that
+    it keeps, of what is being ``reduced``, and of ``buckets``; ``optimizer`` states. ``made``: so
+    many parameters' gradients come with the backward pass (0: they are there); ``in_turn``: layers
+    are gathered one after another. Those ``behind`` a backward pass stay, as gradients of
+    ``trained`` parameters come. Of ``buckets``, ``late`` bytes come with a pass's first gradient;
+    when the optimizer runs, so many of gradients are gone as what others have ``updated``. Of the
+    ends as one unit the ``head``'s gradient waits while layers run, to be ``joined`` with the
+    embedding's and reduced. Where they are two, of which ``ends`` is the larger, none is gathered
+    beside layers, and what is reduced of the head is there with the first layer behind it, as
+    gradients of so many parameters ``apart`` are. As the head's backward pass begins ``fetched``
+    bytes of layers are there, and ``freed`` ones of the ends are not."""
 
     parameters: int
     gradients: int
@@ -178,17 +181,22 @@ def static_of(job: Job, stage: Stage) -> Static:
         packed, of_layer = _packed_bytes(job, stage)
         # FSDP2 adds up what is not reduced yet in the type that it is reduced in.
         gradients = parameters.total * (cast or weight) if sums_whole else here * kept
-        gathered = 2 * _largest_layer(stage)
+        gathered, ends = 2 * _largest_layer(stage), _ends(job, stage)
+        if bucket:
+            # From its second pass on DeepSpeed knows which modules come, at the model's ends, too.
+            # Each weight's gradient goes to the bucket as it comes.
+            gathered, ends = min(DEEPSPEED_LIVE, parameters.held.total), 0
+            reduced = _largest_weight(stage, in_layer=True)
         # All layers by a backward pass's end, less those two.
         stays = alone and recipe.recompute == "full" and job.framework.leaves_regathered
-        behind = stays * (parameters.held.total - _ends(job, stage) - gathered) * weight
+        behind = stays * (parameters.held.total - ends - gathered) * weight
         layers = gathered * weight + 2 * of_layer
         return Static(
             here * kept + (away + frozen) * weight + packed + _teacher_bytes(job, stage),
             gradients,
             moment_bytes(parameters, job),
             layers=layers,
-            ends=_ends(job, stage) * weight,
+            ends=ends * weight,
             reduced=reduced * (weight + cast),
             buckets=bucket,
             made=made if alone else 0,
@@ -244,10 +252,7 @@ def _end_bytes(job: Job, stage: Stage, size: int, layer: int) -> dict[str, int]:
     if not (job.framework.torch_wrappers and job.recipe.pp == 1):
         return {}
     weight = parameter_bytes(job)
-    ops = (op for run in stage.runs if not run.is_layer for op in run.backward.ops)
-    table = max(
-        (op.m * op.n for op in ops if isinstance(op, Gemm) and op.layout == "NT"), default=0
-    )
+    table = _largest_weight(stage, in_layer=False)
     if job.model.tied_embeddings:
         return {"head": table * weight}
     if not job.joins_ends:
@@ -312,6 +317,13 @@ def _unit_at_head(stage: Stage) -> int:
 def _largest_layer(stage: Stage, *, trained: bool = False) -> int:
     runs = [run.parameters for run in stage.runs if run.is_layer]
     return max((each.total if trained else each.held.total for each in runs), default=0)
+
+
+def _largest_weight(stage: Stage, *, in_layer: bool) -> int:
+    """Elements of the largest trained matrix of a layer, or of the ends."""
+    ops = (op for run in stage.runs if run.is_layer == in_layer for op in run.backward.ops)
+    sizes = (op.m * op.n for op in ops if isinstance(op, Gemm) and op.layout == "NT")
+    return max(sizes, default=0)
 
 
 def _largest_quantised(stage: Stage) -> LocalParameters:

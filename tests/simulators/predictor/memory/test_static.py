@@ -39,6 +39,7 @@ def llama(software, gpus, zero_stage, micro_batch, count, sequence, recompute, o
         position="rope",
         linear_bias=False,
         tied_embeddings=False,
+        dropout=False,
         source="",
     )
     return Job(
@@ -218,6 +219,17 @@ def test_deepspeed_holds_whole_buckets(zero_stage, micro_batch, count, overlaps,
     earlier = replace(job, framework=replace(job.framework, gradient_bucket="backward"))
     more = ReplaySimulator().without_error_bar(earlier).memory.peak_allocated_bytes - peak
     assert (more > 0) == (zero_stage < 3)
+
+
+def test_deepspeed_gathers_what_comes_next_and_no_more() -> None:
+    """Llama 3 8B on 64 virtual GPUs, trained by its launch file: at the loss neither the embedding
+    nor a layer's gradient is there."""
+    job = llama("deepspeed", 8, 3, 1, 2, 8192, "full", "adam")
+    model = load_catalogue().models["llama3_8b"]
+    job = replace(job, model=model, cluster=replace(job.cluster, num_nodes=8))
+    job = replace(job, training=replace(job.training, global_batch_size=128))
+    peak = ReplaySimulator().without_error_bar(job).memory.peak_allocated_bytes - WORKSPACE
+    assert peak == pytest.approx(18.70 * 2**30, rel=0.01)
 
 
 @pytest.mark.parametrize(
