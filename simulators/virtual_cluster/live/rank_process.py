@@ -142,13 +142,13 @@ def _trace_writer(options: LiveOptions, rank: int) -> TraceWriter | None:
 
 
 def _figures(state: Any, code: int) -> Figures:
-    allocator = state.memory.allocator
+    allocated, reserved = state.memory.peaks()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return Figures(
         code=code,
         cpu_s=usage.ru_utime + usage.ru_stime,
-        peak_allocated_bytes=allocator.peak_allocated_bytes,
-        peak_reserved_bytes=allocator.peak_reserved_bytes,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=reserved,
         own_bytes=_own_bytes(),
         violations=state.recorder.violations,
     )

@@ -68,6 +68,9 @@ for step in range(3):
         if rank == 0:
             model.module(batch)
         dist.barrier()
+peak = torch.cuda.max_memory_allocated()
+torch.cuda.reset_peak_memory_stats()
+print(f"peak {peak / 2**30:.2f} {torch.cuda.max_memory_allocated() / 2**30:.2f}")
 time.sleep(100)
 print(f"slept {perf_counter() - begun:.1f}")
 dist.destroy_process_group()
@@ -146,6 +149,16 @@ def test_inventions_are_marked(ran):
     expected = r"4 x aten\.index\.Tensor = 32 \(expected\) at .*train\.py:\d+\n"
     assert re.search(expected, ran.errors)
     assert "last step by rank, simulated" in ran.errors
+
+
+def test_the_peak_is_that_of_the_whole_run(ran):
+    """A script may reset its own, as those do that print each step's."""
+    for rank in range(RANKS):
+        (shown,) = re.findall(
+            rf"^ +{rank} .* (\d+\.\d\d) +\d+\.\d\d +\S+ +\d+ *$", ran.errors, re.M
+        )
+        peak, later = ran.lines[rank][-2].split()[1:]
+        assert float(later) < float(peak) == float(shown)
 
 
 def test_the_timeline_shows_kernels_and_collectives_of_every_rank(ran, folder):
