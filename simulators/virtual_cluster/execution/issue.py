@@ -23,11 +23,13 @@ from .rendezvous import JobRendezvous
 @dataclass(frozen=True)
 class Window:
     """Events ``start`` to ``stop`` of a trace are played; from ``step_start`` they are the step
-    that counts. Equal when there is no run-up."""
+    that counts. Equal when there is no run-up. ``by_turns``: what it updates no step before did,
+    which updated others."""
 
     start: int
     step_start: int
     stop: int
+    by_turns: bool = False
 
 
 def windows(traces: Mapping[int, events.Trace]) -> dict[int, Window]:
@@ -53,7 +55,14 @@ def windows(traces: Mapping[int, events.Trace]) -> dict[int, Window]:
     # Without any update all steps count.
     last = max((step for found in updates.values() for step in found), default=steps[-1])
     before = min(_before(last, found) for found in updates.values())
-    return {rank: _window(starts[rank], before, last, traces[rank]) for rank in traces}
+    others = [
+        set().union(*(found[step] for step in found if step < last)) for found in updates.values()
+    ]
+    by_turns = all(
+        seen and found.get(last) and not seen & found[last]
+        for seen, found in zip(others, updates.values(), strict=True)
+    )
+    return {rank: _window(starts[rank], before, last, traces[rank], by_turns) for rank in traces}
 
 
 def _step_starts(trace: events.Trace) -> dict[int, int]:
@@ -89,11 +98,13 @@ def _before(last: int, updated: Mapping[int, set[int]]) -> int:
     return max(alike, default=last - 1)
 
 
-def _window(starts: Mapping[int, int], before: int, last: int, trace: events.Trace) -> Window:
+def _window(
+    starts: Mapping[int, int], before: int, last: int, trace: events.Trace, by_turns: bool
+) -> Window:
     stop = min((starts[step] for step in starts if step > last), default=len(trace.events))
     start = min(starts[step] for step in starts if step >= before)
     counts = min(starts[step] for step in starts if step > before)
-    return Window(_with_early_transfers(start, trace), counts, stop)
+    return Window(_with_early_transfers(start, trace), counts, stop, by_turns)
 
 
 def _with_early_transfers(start: int, trace: events.Trace) -> int:

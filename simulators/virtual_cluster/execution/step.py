@@ -142,7 +142,7 @@ def replay_ranks(
         model_flops=model_flops,
         assumptions=(
             *_assumptions(job, gpu, framework, cost, rendezvous, added, stated),
-            *_between_steps(issued.values()),
+            *_between_steps(issued.values(), by_turns=any(w.by_turns for w in windowed.values())),
             *(() if shared is None or switches is None else (_of_sharing(shared, switches),)),
         ),
     )
@@ -184,8 +184,13 @@ def used_part(cluster: Cluster, world_size: int) -> Cluster:
     return dataclasses.replace(cluster, num_nodes=-(-world_size // cluster.gpus_per_node))
 
 
-def _between_steps(issued: Iterable[Issued]) -> Iterator[str]:
+def _between_steps(issued: Iterable[Issued], *, by_turns: bool) -> Iterator[str]:
     """That a script did in the step that counts what it does every so many steps."""
+    if by_turns:
+        yield (
+            "the last step updates other tensors than those before: where optimizers step by "
+            "turns (a GAN's), it is one's part alone; trace more steps (run --steps 4)"
+        )
     now, before = max((len(each.step), len(each.run_up)) for each in issued)
     if before and now > 1.5 * before:
         yield (
