@@ -270,6 +270,15 @@ def _patch_reducer(state: RankState) -> None:
         with state.agreement():
             return bool(rebuild(self))
 
+    set_static_graph = dist.Reducer._set_static_graph
+
+    def set_and_go_on(self: Any) -> None:
+        set_static_graph(self)
+        # In the first step all is reduced at its end, in the second the order of gradients is
+        # learnt; only before the third are buckets cut by it (autograd_hook in reducer.cpp).
+        if state.recorder.most_steps == 2:
+            state.recorder.most_steps = 3
+
     log = dist.Logger.set_construction_data_and_log
 
     def log_construction(self: Any, *args: Any) -> None:
@@ -278,6 +287,7 @@ def _patch_reducer(state: RankState) -> None:
             log(self, *args)
 
     dist.Reducer._rebuild_buckets = rebuild_buckets
+    dist.Reducer._set_static_graph = set_and_go_on
     dist.Logger.set_construction_data_and_log = log_construction
 
 

@@ -163,3 +163,34 @@ def test_a_mesh_chooses_the_device_of_who_used_none(
     (tmp_path / "mesh.py").write_text(MESH % before)
     run = emulate(tmp_path, str(tmp_path / "mesh.py"), "--world-size", WORLD, "--rank", 3)
     assert f"on {device}" in run.output, run.output
+
+
+STATIC_GRAPH = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+torch.distributed.init_process_group("nccl")
+layers = [torch.nn.Linear(1024, 1024, bias=False) for _ in range(4)]
+model = DistributedDataParallel(
+    torch.nn.Sequential(*layers).cuda(), bucket_cap_mb=1, static_graph=STATIC
+)
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(9):
+    model(torch.randn(4, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("static", "last"), [("False", 1), ("True", 2)])
+def test_two_steps_end_in_one_with_buckets(tmp_path: Path, static: str, last: int) -> None:
+    """A static graph's are cut before the third: the first two reduce all in one."""
+    (tmp_path / "train.py").write_text(STATIC_GRAPH.replace("STATIC", static))
+    run = emulate(tmp_path, str(tmp_path / "train.py"), "--world-size", "8", "--steps", "2")
+    assert run.code == 0, run.output
+    reduced: dict[int, list[int]] = {}
+    step = -1
+    for event in run.trace.events:
+        if isinstance(event, events.Phase):
+            step = event.step
+        elif isinstance(event, events.Collective) and step >= 0 and event.dtype == "float32":
+            reduced.setdefault(step, []).append(event.bytes_in >> 20)
+    assert list(reduced.values()) == [[16]] * last + [[4] * 4]
