@@ -141,7 +141,9 @@ class ObjectCollectives:
             "send_object_list", group, None, [source], [self._state.rank]
         )
         if not known:
-            # Shapes that stages tell each other: nobody goes on without.
+            # Shapes that stages tell each other: nobody goes on without. A forward pass begins
+            # with it, so that a rank that is only set up has been.
+            self._state.recorder.forward_begins()
             raise InputError(
                 "recv_object_list",
                 f"from rank {source}",

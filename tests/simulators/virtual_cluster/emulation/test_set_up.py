@@ -71,3 +71,33 @@ def test_all_of_few_ranks_are_traced_where_the_last_does_not_what_the_first_does
 
 def ranks_in(folder: Path) -> list[int]:
     return [trace.header.rank for trace in read_directory(folder)]
+
+
+# As stages of torch.distributed.pipelining tell each other shapes: the last rank, only set up,
+# hears from one that is not traced.
+TOLD = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+for first in range(2):
+    dist.new_group([first, first + 2], group_desc="PIPELINE")
+told = [8]
+if rank > 1:
+    dist.recv_object_list(told, src=rank - 2)
+else:
+    dist.send_object_list(told, dst=rank + 2)
+model = torch.nn.Linear(told[0], 8, device="cuda")
+optimizer = torch.optim.SGD(model.parameters())
+model(torch.ones(8, 8, device="cuda")).sum().backward()
+optimizer.step()
+"""
+
+
+def test_a_rank_is_set_up_when_it_waits_for_an_object(tmp_path: Path) -> None:
+    script, traces = tmp_path / "train.py", tmp_path / "traces"
+    script.write_text(TOLD)
+    options = ["--world-size", "4", "--rank", "auto", "--output", str(traces)]
+    assert run_command([*options, "--", script]) == 0
+    assert ranks_in(traces) == [0, 2]
