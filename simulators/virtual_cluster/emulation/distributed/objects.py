@@ -155,14 +155,14 @@ class ObjectCollectives:
 
 
 def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
-    """Distributed checkpoints: a rank beside which no other runs plans for itself. Plans of
+    """Distributed checkpoints: a rank beside which not all others run plans for itself. Plans of
     others, taken for its own, would leave it parts of what it holds, and its parts no whole."""
 
     def alone(module: Any) -> None:
         begin = module._DistWrapper.__init__
 
         def init(self: Any, group: Any, use_dist: bool, coordinator_rank: int) -> None:
-            begin(self, group, use_dist and state.peers.run, coordinator_rank)
+            begin(self, group, use_dist and _all_run(state), coordinator_rank)
 
         module._DistWrapper.__init__ = init
 
@@ -176,7 +176,7 @@ def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
 
         def save_state_dict_async_finalize(*args: Any, **kwargs: Any) -> None:
             # Whether all wrote their parts: the rank that plans for itself knows of its own.
-            with contextlib.nullcontext() if state.peers.run else state.agreement():
+            with contextlib.nullcontext() if _all_run(state) else state.agreement():
                 finish(*args, **kwargs)
 
         module.save_state_dict_async_finalize = save_state_dict_async_finalize
@@ -238,9 +238,13 @@ def _states_like(
     return {"state": dict(enumerate(made)), "param_groups": places}
 
 
+def _all_run(state: RankState) -> bool:
+    return state.peers.run and len(state.peers.ranks) == state.world_size
+
+
 def _only_beside_others(wrapper: Any, name: str, state: RankState) -> None:
     share = getattr(wrapper, name)
-    setattr(wrapper, name, lambda *args: share(*args) if state.peers.run else None)
+    setattr(wrapper, name, lambda *args: share(*args) if _all_run(state) else None)
 
 
 def _global(group: Any, rank: int | None, position: int | None) -> int:

@@ -70,7 +70,8 @@ def test_a_file_that_holds_no_objects_is_refused(tmp_path: Path) -> None:
 def test_a_rank_that_plans_its_checkpoint_alone_asks_none_whether_it_was_written() -> None:
     agreed: list[bool] = []
     made: Any = ModuleType("state_dict_saver")
-    state: Any = SimpleNamespace(peers=SimpleNamespace(run=False), agreement=None)
+    peers = SimpleNamespace(run=False, ranks=(0, 1))
+    state: Any = SimpleNamespace(peers=peers, agreement=None, world_size=2)
 
     class Agreement:
         def __enter__(self) -> None:
@@ -87,3 +88,6 @@ def test_a_rank_that_plans_its_checkpoint_alone_asks_none_whether_it_was_written
     state.peers.run = True
     made.save_state_dict_async_finalize(None)
     assert agreed[3:] == [True]
+    state.peers.ranks = (0,)
+    made.save_state_dict_async_finalize(None)
+    assert agreed[4:] == [True, True, False]

@@ -91,6 +91,35 @@ def test_values_and_objects_travel(tmp_path: Path) -> None:
     ]
 
 
+SAVES = """
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("cpu:gloo,cuda:nccl")
+torch.cuda.set_device(dist.get_rank())
+model = torch.nn.Linear(8, 8).cuda()
+fully_shard(model)
+checkpoint.save(model.state_dict(), checkpoint_id="saved")
+print("saved", dist.get_rank())
+"""
+
+
+@pytest.mark.parametrize("ranks", [(0,), (0, 1)])
+def test_checkpoints_are_saved_without_ranks_that_do_not_run(
+    tmp_path: Path, ranks: tuple[int, ...]
+) -> None:
+    (tmp_path / "saves.py").write_text(SAVES)
+    options = ["--world-size", "2", "--ranks", ",".join(map(str, ranks)), "--", "saves.py"]
+    path = {"PYTHONPATH": str(ROOT)}
+    words = ("-m", "trainscout", "live", *options)
+    done = run_python(*words, cwd=tmp_path, environment=environment() | path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(f"saved {rank}\n" in done.stdout for rank in ranks)
+    assert len(list((tmp_path / "saved").glob("*.distcp"))) == len(ranks)
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
