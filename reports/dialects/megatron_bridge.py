@@ -215,7 +215,7 @@ def _model(job: Job, settings: Settings) -> Section:
         "should_pad_vocab": True,
         **_taken(settings, "make_vocab_size_divisible_by"),
         "share_embeddings_and_output_weights": model.tied_embeddings,
-        **_taken(settings, "position_embedding_type normalization"),
+        **_taken(settings, "position_embedding_type rotary_percent normalization"),
         **_switches(settings, "gated_linear_unit"),
         "activation_func": Code("functional.silu" if model.gated_mlp else "functional.gelu"),
         # The fused GeLU wants a bias to add.

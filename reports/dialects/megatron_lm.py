@@ -241,6 +241,11 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--make-vocab-size-divisible-by", "model.vocab_multiple"),
     Setting("--normalization", "model.normalization", _NORMS),
     Setting("--position-embedding-type", "model.position", _POSITIONS, near=_ROTARY),
+    Setting(
+        "--rotary-percent",
+        "model.rotary_fraction",
+        when=lambda job: _rotates(job) and job.model.rotary_fraction < 1,
+    ),
     Setting("--swiglu", "model.gated_mlp", when=lambda job: not job.model.clamped_mlp),
     *(
         Setting(name, lambda job, value=value: value if job.model.clamped_mlp else None)  # type: ignore[misc]

@@ -81,7 +81,7 @@ def test_megatron_shares_out_its_shards_only_among_ranks_that_run() -> None:
 
     module: Any = ModuleType("fully_parallel")
     module.FullyParallelSaveStrategyWrapper = module.FullyParallelLoadStrategyWrapper = Wrapper
-    state: Any = SimpleNamespace(peers=SimpleNamespace(run=None))
+    state: Any = SimpleNamespace(peers=SimpleNamespace(run=None, ranks=(0, 1)), world_size=2)
     name = "megatron.core.dist_checkpointing.strategies.fully_parallel"
     checkpoint_patches(state)[name](module)
     shards = [0, 1]
