@@ -8,6 +8,7 @@ the code that the replay itself uses, once for each combination of the fields th
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,7 +66,8 @@ class Slots:
         shape = ChunkShape((1,) * kinds, first=True, last=True)
         chunk = build_chunk(shard, mode, shape)
         trained = [run for run in chunk.runs if not run.reference]
-        beside = [run for run in chunk.runs if run.reference]
+        ahead = list(itertools.takewhile(lambda run: run.reference, chunk.runs))
+        behind = chunk.runs[len(ahead) + len(trained) :]
         layers, ends = slice(1, 1 + kinds), trained[1 + kinds :]
         runs: list[Run | None] = [trained[0], *[None] * (2 * kinds), *ends]
         whole, plain = slice(1, 1 + 2 * kinds, 2), slice(2, 2 + 2 * kinds, 2)
@@ -73,12 +75,10 @@ class Slots:
         if full and some_layers:
             once = build_chunk(shard, replace(mode, recompute="none"), shape)
             runs[plain] = [run for run in once.runs if not run.reference][layers]
-        leads = chunk.runs[0].reference
-        places = range(len(runs) + len(beside))
-        own, frozen = places[: len(runs)], places[len(runs) :]
-        if leads:
-            own, frozen = places[len(beside) :], places[: len(beside)]
-        runs = [*beside, *runs] if leads else [*runs, *beside]
+        own = range(len(ahead), len(ahead) + len(runs))
+        # In their order in a pass: how far the host is ever behind depends on it.
+        runs = [*ahead, *runs, *behind]
+        frozen = [place for place in range(len(runs)) if place not in own]
         sizes = (2, len(runs))
         saved, peak = np.zeros(sizes, dtype=np.int64), np.zeros(sizes, dtype=np.int64)
         for way, slot, block in _blocks(runs):

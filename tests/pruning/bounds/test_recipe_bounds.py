@@ -85,6 +85,15 @@ def test_bounds_know_that_a_frozen_model_that_runs_first_may_hide_the_first_gath
     assert 0.99 * step_time_s < bounds_of(job).step_time_s[0] <= step_time_s
 
 
+def test_bounds_run_frozen_passes_in_their_order():
+    """KTO's trained model passes other answers forward first, its reference at last: one head's
+    kernels hide launches of layers before the trained ones, and one no longer behind them."""
+    model = replace(LLAMA, vocab_size=262144, num_layers=2, sequence_length=64)
+    job = make_job(model, tp=8, training={"dpo": Dpo(kto=True), "autocast": True})
+    step_time_s = ReplaySimulator().without_error_bar(job).step_time_s
+    assert 0.99 * step_time_s < bounds_of(job).step_time_s[0] <= step_time_s
+
+
 @given(jobs())
 def test_passes_alone_and_those_without_recomputation_are_below_whole_bounds(job):
     bounds = Bounds(lambda recipe: replace(job, recipe=recipe))
