@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from trainscout.pruning.tactic import History, Verdict
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.shard import Shard
 
 # What sharding the optimizer can shorten, as parts of ``Prediction.breakdown_s``; a part
 # that takes no time may be left out there, but every step has an optimizer.
@@ -16,7 +19,7 @@ _TRAFFIC = "dp_communication"
 
 class DistributedOptimizer:
     """Skip ZeRO-1 where plain data parallelism fits and sharding cannot pay (MAYA, Table 5): it
-    shortens nothing but the optimizer and exposed data-parallel traffic.
+    shortens nothing but the optimizer, the gradients' norm and exposed data-parallel traffic.
 
     MAYA calls sharding a pure cost and copies the twin's runtime. That is not quite so: each
     rank updates only 1/dp of the parameters, and gathering bf16 parameters moves fewer bytes
@@ -26,7 +29,7 @@ class DistributedOptimizer:
     ones. With ``overlap_grad_reduce`` the traffic also slows the kernels beside it, which that
     bound does not see, so overlapped recipes are simulated. So are PyTorch's, whose DDP copies
     gradients into buckets of its own, DeepSpeed's, whose sharding needs more memory, and those
-    whose passes it spares quantising weights that it keeps in 8 bits.
+    whose passes differ, which sharding spares quantising weights or casting fp32 ones.
     """
 
     name = "distributed_optimizer"
@@ -37,10 +40,13 @@ class DistributedOptimizer:
             return None
         if framework.torch_wrappers or framework.flattens_gradients or job.keeps_quantised:
             return None
-        known = history.find(replace(recipe, zero_stage=0, overlap_param_gather=False))
+        plain = replace(recipe, zero_stage=0, overlap_param_gather=False)
+        known = history.find(plain)
         if known is None or known.prediction is None or known.time_like is None or not known.fits:
             return None
-        shortened_s = _most_shortened_s(known.prediction)
+        if Shard.of(replace(job, recipe=plain)) != Shard.of(job):
+            return None
+        shortened_s = _most_shortened_s(job, known.prediction)
         if shortened_s is None:
             return None
         at_best = 1.0 - shortened_s / known.prediction.step_time_s
@@ -53,18 +59,24 @@ class DistributedOptimizer:
         return Verdict(self.name, True, reason, known)
 
 
-def _most_shortened_s(prediction: Prediction) -> float | None:
-    """Seconds of optimizer and exposed gradient traffic on the stage where they are longest.
+def _most_shortened_s(job: Job, prediction: Prediction) -> float | None:
+    """Seconds of optimizer, norm and exposed gradient traffic on the stage where they are longest.
 
-    The breakdown is the critical stage's; both parts grow with a stage's parameters. None when
-    the prediction does not say.
+    The breakdown is the critical stage's; all grow with a stage's trained parameters, at most in
+    proportion, those of experts for themselves, whose groups are others. The norm, part of what
+    computes, reads gradients once, which the optimizer reads at least twice and writes, so that it
+    and what stragglers add take no longer than that. None when the prediction does not say.
     """
     parts = prediction.breakdown_s
-    parameters = {
-        stage.stage: stage.kind.get("parameters", 0) for stage in prediction.memory.per_stage
-    }
-    critical = parameters.get(prediction.critical_stage, 0)
-    if _OPTIMIZER not in parts or not critical:
+    if _OPTIMIZER not in parts:
         return None
-    largest = max(parameters.values()) / critical
-    return (parts[_OPTIMIZER] + parts.get(_TRAFFIC, 0.0)) * largest
+    stages = [stage.parameters for stage in build_workload(job).stages]
+    critical = stages[prediction.critical_stage]
+    times = 1.0
+    for stage in stages:
+        for most, own in ((stage.dense, critical.dense), (stage.expert, critical.expert)):
+            if most > own:
+                times = max(times, most / own if own else math.inf)
+    if math.isinf(times):
+        return None
+    return (2 * parts[_OPTIMIZER] + parts.get(_TRAFFIC, 0.0)) * times
