@@ -424,7 +424,8 @@ def _split(
     stated = statement.says("ends", "layers")
     if recipe.pp == 1 or (layers % chunks == 0 and not stated):
         return recipe
-    if (layers + 2) % chunks == 0 and (stated or not framework.balanced_split):
+    both_ends = (layers + 2) % chunks == 0 and not model.num_mtp_layers
+    if both_ends and (stated or not framework.balanced_split):
         assumed.append("the embedding and the loss take a layer's place in the pipeline split")
         return dataclasses.replace(recipe, embedding_as_layer=True, loss_as_layer=True)
     if model.num_mtp_layers:

@@ -197,6 +197,15 @@ def test_layers_that_come_out_uneven_are_dealt_out():
     assert any("dealt out" in text for text in outcome.assumptions)
 
 
+def test_multi_token_prediction_takes_a_place_in_the_split():
+    # Ett|(tt|)*6mL: the embedding takes none.
+    shape = {"num_layers": 14, "pp": 4, "vpp": 2, "dp": 8, "notes": "1 MTP layer"}
+    outcome = replayable(framework="Megatron-LM (July 2026)", **shape)
+    recipe = outcome.job.recipe
+    assert (recipe.embedding_as_layer, recipe.loss_as_layer) == (False, True)
+    assert recipe.pipeline_layout == "balanced"
+
+
 def test_interleaving_without_a_number_of_chunks():
     outcome = replayable(vpp=None, notes="interleaved schedule", global_batch=256)
     assert outcome.job.recipe.vpp == 8
