@@ -71,6 +71,7 @@ _STATED: Mapping[str, Mapping[str, dict[str, object]]] = _TABLES["stated"]
 _UNSAID = "unsaid"
 _TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface", "deepspeed")
 _EAGER = ("torch_eager", "torch_fsdp2", "huggingface")
+_EXPERTS = ("loops_experts", "written_dispatch", "stacks_experts")
 _WITH_LOSS = ("torch_eager", "huggingface", "deepspeed")
 
 
@@ -114,7 +115,8 @@ def framework_of(
     ):
         # What ran was somebody's modules in its engine.
         assumed.append(f"{name} is declared without {unsupported[0]}: Hugging Face's modules")
-        own = dataclasses.replace(frameworks[name], lacks=(), loops_experts=True)
+        theirs = {what: getattr(frameworks["huggingface"], what) for what in _EXPERTS}
+        own = dataclasses.replace(frameworks[name], lacks=(), **theirs)
         frameworks = {**frameworks, name: own}
     framework = frameworks[name]
     changes = _dated(name, statement, era, gpu)

@@ -184,8 +184,21 @@ def test_transformers_models_run_under_deepspeed_s_engine(label):
     assert framework(framework=label).name == "deepspeed"
     outcome = replayable(framework=label, num_experts=8, topk=2, moe_ffn_hidden=14336, ep=4)
     assert outcome.job.framework.name == "deepspeed"
-    assert outcome.job.framework.loops_experts
     assert any("deepspeed is declared without experts" in text for text in outcome.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("dated", "facts"),
+    [
+        (" 0.14", (True, False, "")),
+        (" (July 2026)", (False, True, "half")),
+        ("", (False, True, "half")),
+    ],
+)
+def test_deepspeed_s_experts_are_those_of_transformers_of_the_year(dated, facts):
+    experts = {"num_experts": 8, "topk": 2, "moe_ffn_hidden": 14336, "ep": 4}
+    found = framework(framework=f"DeepSpeed{dated} with Hugging Face Transformers", **experts)
+    assert (found.loops_experts, found.stacks_experts, found.written_dispatch) == facts
 
 
 def test_a_deterministic_mode_is_told():
