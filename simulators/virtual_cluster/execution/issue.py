@@ -109,12 +109,15 @@ def _window(
 
 def _with_early_transfers(start: int, trace: events.Trace) -> int:
     """A pipeline's later stages receive before their first forward pass, which begins the step:
-    back to the first transfer since the last collective."""
+    back to the first transfer since the last collective or optimizer's step."""
     found = start
     for index in range(start - 1, -1, -1):
-        if isinstance(trace.events[index], events.PointToPoint):
+        event = trace.events[index]
+        if isinstance(event, events.PointToPoint):
             found = index
-        elif isinstance(trace.events[index], events.Collective):
+        elif isinstance(event, events.Collective) or (
+            isinstance(event, events.Phase) and event.phase == events.OPTIMIZER
+        ):
             break
     return found
 
