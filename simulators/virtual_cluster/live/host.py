@@ -85,10 +85,12 @@ class Host:
                 continue
             launches = self.clock.apply(message)
             handle = _HANDLERS.get(type(message))
-            if handle is not None:
-                handle(self, message)
-            else:
+            if handle is None:
                 self._walk.take(message, launches)
+                continue
+            for launch in launches:
+                self._walk.launch(launch)
+            handle(self, message)
         return self.wait
 
     def release(self) -> None:

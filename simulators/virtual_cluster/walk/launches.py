@@ -11,23 +11,18 @@ from trainscout.simulators.predictor.question.framework import UNDECLARED, Frame
 from trainscout.simulators.predictor.replay.host import host_pace
 from trainscout.simulators.predictor.replay.prices import host_launch_s
 from trainscout.simulators.virtual_cluster.traces import events
-from trainscout.simulators.virtual_cluster.traces.fused import ASIDE, FUSED
-from trainscout.simulators.virtual_cluster.traces.lowering.regions import Fusion, lower_events
-from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
+from trainscout.simulators.virtual_cluster.traces.lowering.regions import Fusion
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
 
 
 class Launches:
     """Turns a rank's events into launches, by the rules that traces are lowered with.
 
-    Inside a fused region nothing is launched before the region closes: what fuses is known then.
+    Inside a fused region a kernel is launched when nothing more can join it.
     """
 
     def __init__(self) -> None:
         self._fusion = Fusion()
-        self._region: list[events.Event] = []
-        self._depth = 0
 
     def take(self, event: events.Event) -> tuple[Launch, ...]:
         """Launches that ``event`` leads to, in order.
@@ -35,40 +30,11 @@ class Launches:
         Raises:
             InputError: for operations that cannot be lowered.
         """
-        if isinstance(event, events.Op) and not self._depth:
-            return self._launch(event, lower(event))
-        if isinstance(event, (events.Alloc, events.Resize)):
-            self._fusion.sizes[event.storage] = event.bytes
-        elif isinstance(event, events.Free) and not self._depth:
-            self._fusion.forget(event.storage)
-        elif isinstance(event, (events.Begin, events.End)) and event.kind in (FUSED, ASIDE):
-            begins = isinstance(event, events.Begin)
-            if event.kind == ASIDE:
-                # What takes a gradient waits for the kernels that came before.
-                begins = not begins
-                event = events.Begin(FUSED, "") if begins else events.End(FUSED)
-            self._depth = max(0, self._depth + (1 if begins else -1))
-            self._region.append(event)
-            return () if self._depth else self._close()
-        if self._depth:
-            self._region.append(event)
-        return ()
-
-    def _close(self) -> tuple[Launch, ...]:
-        region, self._region = self._region, []
-        lowered = lower_events(region, fusion=self._fusion)
-        found: list[Launch] = []
-        for event, alone in zip(region, lowered, strict=True):
-            if alone is not None and isinstance(event, events.Op):
-                found += self._launch(event, alone)
-            elif isinstance(event, events.Free):
-                self._fusion.forget(event.storage)
-        return tuple(found)
-
-    def _launch(self, op: events.Op, lowered: Lowered) -> tuple[Launch, ...]:
-        if not lowered.kernels and not lowered.transfer_bytes:
-            return ()
-        return (Launch(op.name, op.stream, lowered.launches, lowered),)
+        return tuple(
+            Launch(op.name, op.stream, lowered.launches, lowered)
+            for _, op, lowered in self._fusion.take(event)
+            if lowered.kernels or lowered.transfer_bytes
+        )
 
 
 # What its work takes a rank's host: launches, and the CPU seconds of the script between them.
@@ -112,7 +78,7 @@ class HostCost:
         return cls(host_launch_s(framework) * factor, forward_s * factor, 0.0)
 
 
-_CALLS = frozenset((events.Collective, events.Phase, events.PointToPoint, events.ValueRead))
+_CALLS = frozenset((events.Collective, events.ValueRead))
 
 
 class HostCalls:
@@ -125,14 +91,13 @@ class HostCalls:
     def take(self, event: events.Event, launches: Sequence[Launch]) -> list[int]:
         """How many launches each call makes: one for a communication, one for all of a batch's
         sends and receives, one for the copy that reads a value, and ``launches``."""
-        if launches:
-            return [launch.times for launch in launches]
-        if type(event) not in _CALLS:
-            return []
-        if type(event) is events.PointToPoint:
-            batch, self._batch = self._batch, event.batch
-            return [1] if event.batch is None or event.batch != batch else []
+        found = [launch.times for launch in launches]
         if type(event) is events.Phase:
             self.phase = event.phase
-            return []
-        return [1]
+        elif type(event) is events.PointToPoint:
+            batch, self._batch = self._batch, event.batch
+            if event.batch is None or event.batch != batch:
+                found.append(1)
+        elif type(event) in _CALLS:
+            found.append(1)
+        return found

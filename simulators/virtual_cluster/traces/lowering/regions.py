@@ -50,35 +50,86 @@ class Member:
         return self.reads | self.writes
 
 
-class Fusion:
-    """Operations of a region that wait for each other.
+# An operation, how many events came before it, and what it amounts to on the device.
+Known = tuple[int, events.Op, Lowered]
 
-    ``sizes``: the bytes of storages; ``region`` counts regions.
+
+class Fusion:
+    """Takes a rank's events in order; operations of a region wait in it for each other.
+
+    ``sizes``: the bytes of storages.
     """
 
     def __init__(self) -> None:
         self.sizes: dict[int, int] = {}
         self._members: list[Member] = []
-        self.region = 0
+        self._taken = 0
+        self._depth = 0
+        self._aside = False
+        # Counts regions.
+        self._region = 0
+        # Freed in the region that is open, whose kernels are still to be told what they were.
+        self._gone: list[int] = []
         # What kernels of a region made that had no memory then: the region, the bytes that were
         # not written, and those that were read for it, by storage.
         self._unwritten: dict[int, tuple[int, int, dict[int, int]]] = {}
 
-    def forget(self, storage: int) -> None:
-        """Nothing reads it any more."""
-        self.sizes.pop(storage, None)
-        self._unwritten.pop(storage, None)
+    def take(self, event: events.Event) -> list[Known]:
+        """What is known of operations now that ``event`` has come, in the order that they run:
+        outside a region of each at once, inside of those that nothing more can join."""
+        place = self._taken
+        self._taken += 1
+        if isinstance(event, events.Op):
+            return self._operation(place, event)
+        if isinstance(event, events.Alloc | events.Resize):
+            self.sizes[event.storage] = event.bytes
+        elif isinstance(event, events.Free):
+            self._gone.append(event.storage)
+            if not self._depth:
+                self._forget()
+        elif isinstance(event, events.Begin | events.End):
+            return self._border(event)
+        elif self._depth and not isinstance(event, events.HostGap | events.Site):
+            return self.rest()
+        return []
 
-    @property
-    def stream(self) -> int | None:
-        """The stream of the operations, None when there is none."""
-        return self._members[-1].op.stream if self._members else None
+    def rest(self) -> list[Known]:
+        """Of everything that has waited so far."""
+        return self._close(list(self._members))
 
-    def add(self, index: int, op: events.Op, alone: Lowered) -> None:
-        self._members.append(Member(index, op, alone, _read(op), _written(op)))
+    def _operation(self, place: int, op: events.Op) -> list[Known]:
+        alone = lower(op)
+        if not self._depth or alone is FREE:
+            return [(place, op, alone)]
+        moved = self._members and self._members[-1].op.stream != op.stream
+        known = self.rest() if moved else []
+        if not self._aside and _fuses(op, alone):
+            self._members.append(Member(place, op, alone, _read(op), _written(op)))
+            return known
+        return [*known, *self._before(op), (place, op, alone)]
 
-    def before(self, op: events.Op) -> dict[int, Lowered]:
-        """Kernels that have to run before an operation that is no part of them."""
+    def _border(self, event: events.Begin | events.End) -> list[Known]:
+        begins = isinstance(event, events.Begin)
+        if event.kind == ASIDE:
+            self._aside = begins and self._depth > 0
+        elif event.kind == FUSED and (begins or self._depth):
+            self._region += begins and not self._depth
+            self._depth += 1 if begins else -1
+            if not self._depth:
+                known = self.rest()
+                self._forget()
+                return known
+        return []
+
+    def _forget(self) -> None:
+        """Nothing reads any more what is gone."""
+        for storage in self._gone:
+            self.sizes.pop(storage, None)
+            self._unwritten.pop(storage, None)
+        self._gone.clear()
+
+    def _before(self, op: events.Op) -> list[Known]:
+        """Of what has to run before an operation that is no part of it."""
         wanted, changed = set(_read(op)) | _written(op), set(_written(op))
         needed: list[Member] = []
         for member in reversed(self._members):
@@ -88,22 +139,20 @@ class Fusion:
                 changed |= member.writes
         return self._close(needed[::-1])
 
-    def rest(self) -> dict[int, Lowered]:
-        """Kernels of everything that has waited so far."""
-        return self._close(list(self._members))
-
-    def _close(self, members: list[Member]) -> dict[int, Lowered]:
-        """What the operations of ``members`` are now, by index: nothing but for the last of each
-        kernel. Operations that fuse with no other are left out."""
+    def _close(self, members: list[Member]) -> list[Known]:
+        """What the operations of ``members`` are now: nothing but for the last of each kernel."""
         taken = {member.index for member in members}
         self._members = [each for each in self._members if each.index not in taken]
-        lowered: dict[int, Lowered] = {}
+        known: list[Known] = []
         for group in _sharing(members):
+            *others, last = group
+            what = last.alone
             # One that reads or writes what has no memory moves less than alone.
-            if len(group) > 1 or any(self.sizes.get(each) == 0 for each in group[0].storages):
-                lowered |= dict.fromkeys([each.index for each in group], Lowered((), RULE))
-                lowered[group[-1].index] = self._kernel(group)
-        return lowered
+            if others or any(self.sizes.get(each) == 0 for each in last.storages):
+                what = self._kernel(group)
+            known += [(each.index, each.op, Lowered((), RULE)) for each in others]
+            known.append((last.index, last.op, what))
+        return sorted(known, key=lambda each: each[0])
 
     def _kernel(self, group: list[Member]) -> Lowered:
         alone: dict[str, int] = defaultdict(int)
@@ -143,7 +192,7 @@ class Fusion:
         out = 0
         for storage, size in written.items():
             if self.sizes.get(storage) == 0:
-                self._unwritten[storage] = self.region, size, made_of[storage]
+                self._unwritten[storage] = self._region, size, made_of[storage]
             else:
                 out += size
         return sum(read.values()) + out
@@ -153,7 +202,7 @@ class Fusion:
         never beyond the storage. Returns the storages that it comes from."""
         if storage in self._unwritten:
             region, unwritten, made_of = self._unwritten[storage]
-            if region != self.region and not self.sizes.get(storage):
+            if region != self._region and not self.sizes.get(storage):
                 for source, needed in made_of.items():
                     read[source] = max(read.get(source, 0), needed)
                 return made_of
@@ -199,54 +248,21 @@ def _sharing(members: list[Member]) -> list[list[Member]]:
 
 
 def lower_events(
-    stretch: Sequence[events.Event],
-    start: int = 0,
-    stop: int | None = None,
-    fusion: Fusion | None = None,
+    stretch: Sequence[events.Event], start: int = 0, stop: int | None = None
 ) -> list[Lowered | None]:
     """What every event amounts to on the device; None for events that are no operations.
 
     A fused kernel stands at the last operation it replaces. Only events from ``start`` to before
-    ``stop`` are lowered; earlier ones, and what ``fusion`` keeps of those, tell what storages are.
+    ``stop`` are lowered; earlier ones tell what storages are.
     """
     lowered: list[Lowered | None] = [None] * len(stretch)
-    fusion = fusion or Fusion()
-    sizes = fusion.sizes
-    depth = 0
-    aside = False
+    fusion = Fusion()
     for event in stretch[:start]:
         if isinstance(event, events.Alloc | events.Resize):
-            sizes[event.storage] = event.bytes
-    for index, event in enumerate(stretch[start:stop], start):
-        closed: dict[int, Lowered] = {}
-        if isinstance(event, events.Op):
-            alone = lower(event)
-            lowered[index] = alone
-            if depth and alone is not FREE:
-                if fusion.stream not in (None, event.stream):
-                    closed = fusion.rest()
-                if not aside and _fuses(event, alone):
-                    fusion.add(index, event, alone)
-                else:
-                    closed |= fusion.before(event)
-        elif isinstance(event, events.Alloc | events.Resize):
-            sizes[event.storage] = event.bytes
-        elif not depth:
-            depth = int(isinstance(event, events.Begin) and event.kind == FUSED)
-            fusion.region += depth
-        elif isinstance(event, events.Begin | events.End):
-            if event.kind == ASIDE:
-                aside = isinstance(event, events.Begin)
-            elif event.kind == FUSED:
-                depth += 1 if isinstance(event, events.Begin) else -1
-            if not depth:
-                closed = fusion.rest()
-        elif not isinstance(event, events.Free | events.HostGap | events.Site):
-            closed = fusion.rest()
-        for place, what in closed.items():
-            lowered[place] = what
-    for place, what in fusion.rest().items():
-        lowered[place] = what
+            fusion.sizes[event.storage] = event.bytes
+    known = [each for event in stretch[start:stop] for each in fusion.take(event)]
+    for place, _, what in (*known, *fusion.rest()):
+        lowered[start + place] = what
     return lowered
 
 

@@ -49,6 +49,8 @@ def test_communication_and_reads_launch_once_and_operations_what_they_are() -> N
     assert calls.phase == FORWARD
     op = Op("aten.mm.default", (), (), 0)
     assert calls.take(op, [Launch("mm", 0, 3, None), Launch("add", 0, 1, None)]) == [3, 1]
+    # What a fused region had to launch before it.
+    assert calls.take(reduce, [Launch("add", 0, 1, None)]) == [1, 1]
 
 
 def test_declared_times_are_not_added_to_cpu_seconds() -> None:

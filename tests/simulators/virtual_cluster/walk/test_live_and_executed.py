@@ -23,11 +23,15 @@ from trainscout.simulators.virtual_cluster.live.prices import Prices
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.simulation import Simulation
 from trainscout.simulators.virtual_cluster.traces.events import (
+    BACKWARD,
     FORWARD,
+    Begin,
     Collective,
+    End,
     Op,
     Phase,
     PointToPoint,
+    TensorSpec,
     Trace,
     WorkWait,
 )
@@ -161,6 +165,14 @@ def test_recorded_events_take_the_same_time(name: str) -> None:
         assert set(found[rank]) == set(lanes)
         for lane, spans in lanes.items():
             np.testing.assert_allclose(found[rank][lane], spans, rtol=0, atol=ROUNDING_S)
+
+
+def test_a_region_that_a_phase_cuts_is_launched_all_the_same() -> None:
+    script = Script(0, 1)
+    each = TensorSpec("bfloat16", (MIB,), 1)
+    add = Op("aten.add.Tensor", (each, each), (each,), 0)
+    script.events += [Begin("fused", ""), add, Phase(BACKWARD, 0), add, End("fused")]
+    assert len(live([script.trace()])[0]["stream 0"]) == 2
 
 
 def test_switches_sum_for_the_groups_that_ask_live_and_executed() -> None:

@@ -91,6 +91,23 @@ def test_what_takes_a_gradient_is_no_part_of_the_region() -> None:
     assert kernels(events) == [(4, "add", 3 * SIZE), (7, "fused_add", 3 * SIZE)]
 
 
+def test_live_launches_what_a_trace_is_lowered_to() -> None:
+    aside = (Begin("aside", ""), add(7, 3, 9), End("aside"))
+    sent = Collective("all_reduce", "0", 0, SIZE, SIZE, "bfloat16", 1, 1)
+    events = [
+        *(Begin("fused", ""), Alloc(3, 0, 0), add(1, 2, 3), alloc(5), add(8, 2, 5)),
+        *(*aside, alloc(4), add(3, 5, 4), sent, add(4, 4, 6), End("fused"), add(6, 4, 5)),
+    ]
+    launches = Launches()
+    live = [launch for event in events for launch in launches.take(event)]
+    # A gradient's hook waits for what it reads alone, the rest of the region goes on.
+    names = ["fused_add", "add", "fused_add", "add", "add"]
+    assert [kernel.name for launch in live for kernel in launch.content.kernels] == names
+    assert [launch.content for launch in live] == [
+        lowered for lowered in lower_events(events) if lowered is not None and lowered.kernels
+    ]
+
+
 def test_live_forgets_what_is_gone() -> None:
     launches = Launches()
     inside = [Begin("fused", ""), Alloc(3, 0, 0), add(1, 2, 3), alloc(4), add(3, 3, 4)]
