@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from tests.samples import CLUSTER, GPU
 from trainscout.simulators.predictor.collectives.price import price_collective, price_send_recv
 from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.replay.priced import PARTS
 from trainscout.simulators.predictor.replay.prices import slowest_excess
 from trainscout.simulators.predictor.workload.ir import Gemm
+from trainscout.simulators.virtual_cluster.execution.answer import TracedStep
+from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.walk.communicators import (
     communicator_of,
@@ -24,6 +29,8 @@ from trainscout.simulators.virtual_cluster.walk.communicators import (
 PAIR = replace(CLUSTER, num_nodes=2, gpus_per_node=4, nics_per_node=4)
 INSTANT = Framework(name="instant", host_launch_s=0.0)
 MIB = 2**20
+BIG, SMALL = 4096, 2048
+TP = "TENSOR_MODEL_PARALLEL_GROUP"
 
 
 class Script:
@@ -128,3 +135,81 @@ def cluster_of(world_size: int):  # type: ignore[no-untyped-def]
 
 def finite(values: np.ndarray) -> np.ndarray:
     return values[np.isfinite(values)]
+
+
+def play(*scripts: Script, framework: Framework = INSTANT, **options: object) -> TracedStep:
+    traces = [script.trace() for script in scripts]
+    step = replay_ranks(traces, GPU, PAIR, framework, **options)  # type: ignore[arg-type]
+    for rank in step.ranks:
+        assert sum(rank.breakdown_s.values()) == pytest.approx(step.step_time_s)
+        assert set(rank.breakdown_s) <= set(PARTS)
+    return step
+
+
+def alone() -> Script:
+    return Script(0, 1)
+
+
+def job(world_size: int, write: Callable[[Script], None]) -> list[Script]:
+    scripts = [Script(rank, world_size) for rank in range(world_size)]
+    for script in scripts:
+        script.group(TP, *range(world_size))
+        write(script)
+    return scripts
+
+
+def overlapping(script: Script) -> None:
+    work = script.collective(TP, 256 * MIB, wait=False)
+    script.gemm(BIG)
+    script.work_wait(work)
+    script.gemm(SMALL)
+
+
+def pipeline(stages: int, micro_batches: int) -> list[Script]:
+    """Plain 1F1B on one node, a small GEMM forward, a big one backward, messages of a byte."""
+    return [stage_script(stage, stages, micro_batches) for stage in range(stages)]
+
+
+def stage_script(stage: int, stages: int, micro_batches: int) -> Script:
+    name = "PIPELINE_MODEL_PARALLEL_GROUP"
+    script = Script(stage, stages)
+    script.group(name, *range(stages))
+
+    def exchange(*calls: tuple[str, int]) -> None:
+        """Sends and receives of one call; those beyond the ends of the pipeline are left out."""
+        batch = len(script.events)
+        inside = [(kind, peer) for kind, peer in calls if 0 <= peer < stages]
+        for work in [script.transfer(kind, name, peer, 1, batch) for kind, peer in inside]:
+            script.work_wait(work)
+
+    before, after = stage - 1, stage + 1
+    warm_up = min(stages - stage - 1, micro_batches)
+    for _ in range(warm_up):
+        exchange(("recv", before))
+        script.gemm(SMALL)
+        exchange(("send", after))
+    steady = micro_batches - warm_up
+    if steady:
+        exchange(("recv", before))
+    for micro in range(steady):
+        script.gemm(SMALL)
+        exchange(("send", after), ("recv", after))
+        script.gemm(BIG)
+        more = [("recv", before)] if micro + 1 < steady else []
+        exchange(("send", before), *more)
+    for _ in range(warm_up):
+        exchange(("recv", after))
+        script.gemm(BIG)
+        exchange(("send", before))
+    return script
+
+
+def steps(count: int) -> Script:
+    script = Script(0, 1, begun=False)
+    script.gemm(8192)
+    for number in range(count):
+        script.step(number)
+        script.gemm(BIG if number else 8192)
+        script.step(number, "optimizer")
+        script.gemm(SMALL)
+    return script

@@ -8,19 +8,17 @@ import pytest
 
 from tests.in_process import command
 from tests.simulators.virtual_cluster.execution.scripts import (
-    MIB,
-    collective_s,
-    gemm_s,
-    transfer_s,
-)
-from tests.simulators.virtual_cluster.execution.test_step import (
     BIG,
+    MIB,
     SMALL,
     Script,
+    collective_s,
+    gemm_s,
     job,
     overlapping,
     pipeline,
     play,
+    transfer_s,
 )
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
 from trainscout.simulators.predictor.question.errors import InputError

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from tests.samples import GPU
-from tests.simulators.virtual_cluster.execution.scripts import MIB, PAIR, Script
-from tests.simulators.virtual_cluster.execution.test_step import TP, job, pipeline
+from tests.simulators.virtual_cluster.execution.scripts import (
+    MIB,
+    PAIR,
+    TP,
+    Script,
+    job,
+    pipeline,
+)
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
 from trainscout.simulators.predictor.collectives.price import price_collective
 from trainscout.simulators.predictor.question.cluster import Cluster
