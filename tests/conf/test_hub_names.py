@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conf.test_config_json import config_of
+from tests.conf.released import config_of
 from trainscout.commands.listing import parameters
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import InputError

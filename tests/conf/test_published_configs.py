@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conf.test_config_json import TYPES, config_of, imported
+from tests.conf.released import TYPES, config_of, imported
 from trainscout.commands.listing import parameters
 from trainscout.simulators.predictor.answer.flops import _head_flops, layer_flops
 from trainscout.simulators.predictor.question.errors import InputError

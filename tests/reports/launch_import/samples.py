@@ -50,3 +50,19 @@ def written(folder: Path, content: Any, name: str = "run.sh") -> str:
 def read_written(folder: Path, content: Any, name: str = "run.sh") -> ImportedLaunch:
     """What is read of such a file."""
     return read(written(folder, content, name))
+
+
+AXOLOTL = {
+    "base_model": "llama3_8b",
+    "micro_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "sequence_len": 4096,
+    "sample_packing": True,
+    "optimizer": "adamw_torch_fused",
+    "gradient_checkpointing": True,
+    "bf16": "auto",
+    "num_epochs": 3,
+    "special_tokens": {"pad_token": "<pad>"},
+    "datasets": [{"path": "a/b", "type": "alpaca"}],
+}
+FSDP2 = {"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": True}}

@@ -1,143 +1,25 @@
-"""Launches of tools around Transformers' Trainer: LLaMA-Factory, axolotl, ms-swift."""
+"""Launches of tools around Transformers' Trainer: LLaMA-Factory, ms-swift, TRL."""
 
 import re
 
 import pytest
 
-from tests.reports.launch_import.samples import framework, read, read_written, written
+from tests.reports.launch_import.samples import (
+    AXOLOTL,
+    framework,
+    read,
+    read_written,
+    written,
+)
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Dpo, Lora
 
-AXOLOTL = {
-    "base_model": "llama3_8b",
-    "micro_batch_size": 2,
-    "gradient_accumulation_steps": 4,
-    "sequence_len": 4096,
-    "sample_packing": True,
-    "optimizer": "adamw_torch_fused",
-    "gradient_checkpointing": True,
-    "bf16": "auto",
-    "num_epochs": 3,
-    "special_tokens": {"pad_token": "<pad>"},
-    "datasets": [{"path": "a/b", "type": "alpaca"}],
-}
-FSDP2 = {"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": True}}
 SWIFT = (
     "swift sft --model llama3_8b --dataset 'a#500' 'b' --torch_dtype bfloat16 --max_length 2048"
 )
 FACTORY = "llamafactory-cli train --model_name_or_path llama3_8b --finetuning_type lora --bf16"
 PEFT = "python trl/scripts/sft.py --model_name_or_path llama3_8b --use_peft --lora_r 8"
-
-
-def test_an_axolotl_file(tmp_path):
-    found = read_written(tmp_path, AXOLOTL, "fft.yml")
-    training, world = found.question.training, found.question.cluster.num_gpus
-    assert (found.framework, found.question.model.name) == ("axolotl", "llama3_8b")
-    assert found.question.framework.name == "huggingface"
-    sharding = {"zero_stage": 0, "overlap_grad_reduce": True}
-    assert found.recipe == Recipe(micro_batch=2, recompute="full", **sharding)
-    assert (training.global_batch_size, training.sequence_length) == (2 * 4 * world, 4096)
-    assert (training.precision, training.lora) == ("bf16", None)
-    assert training.optimizer == "adam_pure_bf16"
-    assert not found.reading.unknown
-    assert [words for words, _ in found.reading.not_modelled] == ["--sample_packing true"]
-
-
-@pytest.mark.parametrize(
-    ("more", "fields"),
-    [
-        ({}, {"zero_stage": 0, "overlap_grad_reduce": True}),
-        (FSDP2, {"zero_stage": 3}),
-        (FSDP2 | {"dp_shard_size": 2, "dp_replicate_size": 8}, {"zero_stage": 3, "dp_shard": 2}),
-        (FSDP2 | {"tensor_parallel_size": 2, "context_parallel_size": 4}, {"tp": 2, "cp": 4}),
-        ({"fsdp": ["full_shard", "auto_wrap"]}, {"zero_stage": 3}),
-        ({"gradient_checkpointing": False}, {"recompute": "none", "overlap_grad_reduce": True}),
-        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, {"zero_stage": 2}),
-    ],
-)
-def test_how_axolotl_shards(tmp_path, more, fields):
-    recipe = read_written(tmp_path, AXOLOTL | more, "fft.yml").recipe
-    assert {name: getattr(recipe, name) for name in fields} == fields
-
-
-@pytest.mark.parametrize(
-    ("more", "lora"),
-    [
-        ({"lora_target_linear": True}, LORA_TARGETS),
-        ({}, ("linear_qkv",)),
-        ({"lora_target_modules": ["self_attn.o_proj", "up_proj"]}, ("linear_proj", "linear_fc1")),
-        (
-            {"lora_target_modules": r"model.layers.[\d]+.(mlp|self_attn).(up|q)_proj"},
-            ("linear_qkv", "linear_fc1"),
-        ),
-        (
-            {"lora_target_modules": r".*\.layers\.(3|7)\.self_attn\.(k|o)_proj"},
-            ("linear_qkv", "linear_proj"),
-        ),
-    ],
-)
-def test_what_axolotl_adapts(tmp_path, more, lora):
-    table = AXOLOTL | {"adapter": "qlora", "lora_r": 32, "lora_dropout": 0.05} | more
-    assert read_written(tmp_path, table, "lora.yml").question.training.lora == Lora(
-        32, lora, 0.05, "nf4_double"
-    )
-
-
-@pytest.mark.parametrize(
-    ("more", "loss", "optimizer"),
-    [
-        ({}, "eager", "adam_pure_bf16"),
-        ({"liger_fused_linear_cross_entropy": True}, "pieces", "adam_pure_bf16"),
-        ({"plugins": ["a.CutCrossEntropyPlugin"]} | FSDP2, "pieces", "adam"),
-        ({"plugins": ["a.LigerPlugin"], "adapter": "lora"}, "eager", "adam"),
-        ({"liger_cross_entropy": True}, "fp32", "adam_pure_bf16"),
-    ],
-)
-def test_what_axolotl_loads_in_bf16_and_how_it_takes_the_loss(tmp_path, more, loss, optimizer):
-    question = read_written(tmp_path, AXOLOTL | more, "fft.yml").question
-    assert (question.framework.cross_entropy, question.training.optimizer) == (loss, optimizer)
-
-
-@pytest.mark.parametrize(
-    ("switches", "fusion", "fused_norm", "assumed"),
-    [
-        (("liger_rope", "liger_glu_activation"), "fused", False, []),
-        (("liger_rope", "liger_swiglu", "liger_rms_norm"), "fused", True, []),
-        (("liger_rms_norm",), "eager", True, []),
-        (("liger_rope",), "eager", False, ["Liger's kernel of positions alone"]),
-        (("liger_swiglu",), "eager", False, ["Liger's kernel of the activation alone"]),
-    ],
-)
-def test_what_axolotl_has_liger_fuse(tmp_path, switches, fusion, fused_norm, assumed):
-    found = read_written(tmp_path, AXOLOTL | dict.fromkeys(switches, True), "fft.yml")
-    software = found.question.framework
-    assert (software.fusion, software.fused_norm) == (fusion, fused_norm)
-    said = [each for each, _ in found.reading.not_modelled if "liger" in each.lower()]
-    assert said == assumed
-
-
-def test_axolotl_on_pairs(tmp_path):
-    assert (
-        read_written(tmp_path, AXOLOTL | {"rl": "dpo"}, "dpo.yml").question.training.dpo == Dpo()
-    )
-
-
-@pytest.mark.parametrize(
-    ("start", "gpus"),
-    [
-        ("axolotl train fft.yml", 16),
-        ("CUDA_VISIBLE_DEVICES=0,1 axolotl train fft.yml", 2),
-        ("accelerate launch --num_machines 1 --num_processes 4 -m axolotl.cli.train fft.yml", 4),
-        ("accelerate launch --num_processes 2 -m axolotl.cli.train fft.yml", 2),
-        ("torchrun --nproc_per_node 8 --nnodes 4 -m axolotl.cli.train fft.yml", 32),
-    ],
-)
-def test_a_command_that_names_the_file(tmp_path, start, gpus):
-    written(tmp_path, AXOLOTL, "fft.yml")
-    found = read_written(tmp_path, f"{start} --micro-batch-size 1\n")
-    assert (found.framework, found.recipe.micro_batch) == ("axolotl", 1)
-    assert found.question.cluster.num_gpus == gpus
 
 
 @pytest.mark.parametrize(
@@ -369,13 +251,6 @@ def test_trl_drops_inputs_of_adapters_unless_told(tmp_path):
         assert read_written(tmp_path, PEFT + says).question.training.lora.dropout == dropout
 
 
-def test_axolotl_drops_nothing_beside_experts(tmp_path):
-    says = {"adapter": "lora", "lora_dropout": 0.05, "lora_target_linear": True}
-    for model, dropout in (("deepseek_v3", 0.0), ("qwen3_30b_a3b", 0.05), ("llama3_8b", 0.05)):
-        found = read_written(tmp_path, AXOLOTL | says | {"base_model": model}, "lora.yml")
-        assert found.question.training.lora.dropout == dropout
-
-
 def test_experts_of_megatron_sft_have_adapters_of_their_own(tmp_path):
     script = "NPROC_PER_NODE=8 megatron sft --model qwen3_30b_a3b --tuner_type lora"
     core = framework("megatron_core")
@@ -423,11 +298,6 @@ def test_adapters_of_no_rank_are_not_those_of_the_default(tmp_path):
 def test_a_checkpoint_of_megatron_names_no_model(tmp_path):
     found = read_written(tmp_path, "megatron pt --load mcore")
     assert "no --model: the model is that of model=" in found.reading.notes
-
-
-def test_no_sequences_are_no_batch(tmp_path):
-    found = read_written(tmp_path, AXOLOTL | {"micro_batch_size": 0}, "fft.yml")
-    assert found.question.training.global_batch_size == 0  # which a training refuses
 
 
 def test_a_preset_of_megatron_sft_trains_everything(tmp_path):
@@ -527,13 +397,3 @@ def test_what_adam_keeps(tmp_path, optim, optimizer, in_one_pass, embeddings):
     assert not found.reading.not_modelled
     notes = " ".join(found.reading.notes)
     assert ("paged" in optim) == ("moments lie on the GPU" in notes)
-
-
-def test_bitsandbytes_under_the_second_fsdp_is_refused(tmp_path):
-    for name, kept in (("ao_adamw_8bit", "adam_8bit"), ("ademamix_8bit", "adam")):
-        table = AXOLOTL | FSDP2 | {"optimizer": name}
-        assert read_written(tmp_path, table, "a.yml").question.training.optimizer == kept
-    with pytest.raises(InputError, match="adamw_torch_8bit"):
-        read_written(tmp_path, AXOLOTL | FSDP2 | {"optimizer": "adamw_8bit"}, "a.yml")
-    whole = read_written(tmp_path, AXOLOTL | {"optimizer": "adamw_8bit"}, "a.yml")
-    assert whole.question.training.optimizer == "adam_8bit_pure_bf16"
