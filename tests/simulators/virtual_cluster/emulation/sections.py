@@ -66,3 +66,9 @@ def emulate(
     done = run_python(*words, cwd=folder, environment={**os.environ, **path})
     assert trace.exists(), done.stdout + done.stderr
     return Run(done.returncode, done.stdout + done.stderr, read_trace(trace))
+
+
+def emulate_text(folder: Path, name: str, text: str, *options: Any, check: bool = False) -> Run:
+    """As ``emulate``, of a script that is first written to ``folder``."""
+    (folder / name).write_text(text)
+    return emulate(folder, str(folder / name), *options, check=check)

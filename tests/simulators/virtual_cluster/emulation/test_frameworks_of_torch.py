@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulators.virtual_cluster.emulation.sections import Run, emulate
+from tests.simulators.virtual_cluster.emulation.sections import Run, emulate, emulate_text
 from trainscout.simulators.virtual_cluster.traces import events
 
 pytest.importorskip("torch")
@@ -160,8 +160,7 @@ print("on", torch.ones(2, device="cuda").device)
 def test_a_mesh_chooses_the_device_of_who_used_none(
     before: str, device: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "mesh.py").write_text(MESH % before)
-    run = emulate(tmp_path, str(tmp_path / "mesh.py"), "--world-size", WORLD, "--rank", 3)
+    run = emulate_text(tmp_path, "mesh.py", MESH % before, "--world-size", WORLD, "--rank", 3)
     assert f"on {device}" in run.output, run.output
 
 
@@ -183,8 +182,15 @@ for step in range(9):
 @pytest.mark.parametrize(("static", "last"), [("False", 1), ("True", 2)])
 def test_two_steps_end_in_one_with_buckets(tmp_path: Path, static: str, last: int) -> None:
     """A static graph's are cut before the third: the first two reduce all in one."""
-    (tmp_path / "train.py").write_text(STATIC_GRAPH.replace("STATIC", static))
-    run = emulate(tmp_path, str(tmp_path / "train.py"), "--world-size", "8", "--steps", "2")
+    run = emulate_text(
+        tmp_path,
+        "train.py",
+        STATIC_GRAPH.replace("STATIC", static),
+        "--world-size",
+        "8",
+        "--steps",
+        "2",
+    )
     assert run.code == 0, run.output
     reduced: dict[int, list[int]] = {}
     step = -1

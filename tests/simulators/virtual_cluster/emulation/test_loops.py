@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.simulators.virtual_cluster.emulation.sections import emulate
+from tests.simulators.virtual_cluster.emulation.sections import emulate_text
 from trainscout.simulators.virtual_cluster.emulation.loops import Loops
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import PASSES
 from trainscout.simulators.virtual_cluster.traces.events import Op, ValueRead
@@ -52,8 +52,7 @@ for _ in range(2):
 
 def test_a_loop_that_waits_for_a_small_number_ends(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "sinkhorn.py").write_text(SCRIPT)
-    run = emulate(tmp_path, str(tmp_path / "sinkhorn.py"), "--world-size", "1", check=True)
+    run = emulate_text(tmp_path, "sinkhorn.py", SCRIPT, "--world-size", "1", check=True)
     assert run.code == 0, run.output
     assert run.output.count(f"times {4 * PASSES - 2}") == 2, run.output
     assert "rare" not in run.output

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulators.virtual_cluster.emulation.sections import emulate
+from tests.simulators.virtual_cluster.emulation.sections import emulate, emulate_text
 from trainscout.simulators.virtual_cluster.traces.events import Op
 
 pytest.importorskip("torch")
@@ -50,8 +50,7 @@ def test_sources_are_opaque_launches(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made.cpp").write_text(SOURCE)
     (tmp_path / "made.cu").write_text("__global__ void kernel() {}")
-    (tmp_path / "script.py").write_text(SCRIPT)
-    run = emulate(tmp_path, str(tmp_path / "script.py"), "--world-size", "1")
+    run = emulate_text(tmp_path, "script.py", SCRIPT, "--world-size", "1")
     assert run.code == 3
     assert "script.py:17 in <module>: twice=used: is not emulated" in run.output
     why = "what a function that the script compiles returns is not known"
@@ -74,8 +73,7 @@ print("timed", do_bench(lambda: row * 2, warmup=1, rep=2))
 
 def test_kernels_are_timed_by_what_nobody_knows(tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    (tmp_path / "timed.py").write_text(TIMED)
-    run = emulate(tmp_path, str(tmp_path / "timed.py"), "--world-size", "1")
+    run = emulate_text(tmp_path, "timed.py", TIMED, "--world-size", "1")
     assert run.code == 0, run.output
     assert "timed 1.0" in run.output
     counted = [event.name for event in run.trace.events if isinstance(event, Op)]

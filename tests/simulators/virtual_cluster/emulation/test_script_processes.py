@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulators.virtual_cluster.emulation.sections import emulate
+from tests.simulators.virtual_cluster.emulation.sections import emulate, emulate_text
 from trainscout.simulators.virtual_cluster.emulation.programs import waits_for_program
 from trainscout.simulators.virtual_cluster.traces.events import Begin, Phase
 from trainscout.simulators.virtual_cluster.traces.fused import ASIDE
@@ -45,8 +45,7 @@ else:
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_new_interpreters_of_a_script_have_what_it_imports(tmp_path: Path, method: str) -> None:
     pytest.importorskip("einops")
-    (tmp_path / "spawned.py").write_text(SPAWNED % method)
-    run = emulate(tmp_path, str(tmp_path / "spawned.py"), "--world-size", "1")
+    run = emulate_text(tmp_path, "spawned.py", SPAWNED % method, "--world-size", "1")
     assert run.code == 0, run.output
 
 
@@ -140,16 +139,16 @@ def test_one_of_several_processes_that_train_is_the_rank(tmp_path: Path) -> None
 
 
 def test_a_process_forked_of_one_that_used_the_device_cannot(tmp_path: Path) -> None:
-    (tmp_path / "learner.py").write_text(LEARNER % ("late", "fork"))
-    run = emulate(tmp_path, str(tmp_path / "learner.py"), "--world-size", "1")
+    run = emulate_text(tmp_path, "learner.py", LEARNER % ("late", "fork"), "--world-size", "1")
     assert run.code == 3, run.output
     assert "cuda=asked for by a process of the script: only the process that is" in run.output
 
 
 def test_a_gpu_that_the_node_lacks_is_told_with_the_option(tmp_path: Path) -> None:
     layer = "torch.nn.DataParallel(torch.nn.Linear(8, 8).cuda(), device_ids=[0, 1])"
-    (tmp_path / "two.py").write_text(f"import torch\n{layer}(torch.ones(4, 8))\n")
-    few = emulate(tmp_path, str(tmp_path / "two.py"), "--world-size", "1")
+    few = emulate_text(
+        tmp_path, "two.py", f"import torch\n{layer}(torch.ones(4, 8))\n", "--world-size", "1"
+    )
     assert few.code == 1
     assert few.output.index("_get_stream") < few.output.index("--world-size N gives it N")
 
@@ -196,9 +195,8 @@ IN_NEW_INTERPRETERS = """
 def test_processes_that_are_ranks_run_the_traced_one(tmp_path: Path, started: str) -> None:
     line = next(line for line in RANKS.splitlines() if "ranks = " in line)
     text = "import argparse" + RANKS.replace(line, started or line)
-    (tmp_path / "ranks.py").write_text(text)
     options = ("--world-size", "8", "--rank", "3")
-    run = emulate(tmp_path, str(tmp_path / "ranks.py"), *options, check=True)
+    run = emulate_text(tmp_path, "ranks.py", text, *options, check=True)
     assert run.code == 0, run.output
     assert run.output.count(" trained") == run.output.count("rank 3 trained") == 1
     assert f"all {[0] * 8}" in run.output
@@ -237,9 +235,8 @@ for each in workers:
 
 
 def test_a_worker_that_shares_the_model_is_traced(tmp_path: Path) -> None:
-    (tmp_path / "workers.py").write_text(WORKERS)
     options = ("--world-size", "1", "--steps", "2")
-    run = emulate(tmp_path, str(tmp_path / "workers.py"), *options, check=True)
+    run = emulate_text(tmp_path, "workers.py", WORKERS, *options, check=True)
     assert run.code == 0, run.output
     assert run.output.count(" trained") == run.output.count("worker 0 trained") == 2
     # What is written for TorchScript is compiled, with the defaults that Python has.

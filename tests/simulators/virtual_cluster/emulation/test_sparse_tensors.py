@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulators.virtual_cluster.emulation.sections import emulate
+from tests.simulators.virtual_cluster.emulation.sections import emulate, emulate_text
 from trainscout.simulators.virtual_cluster.traces.events import Op, Violation
 from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 
@@ -97,8 +97,7 @@ print("form moved", (moved * 2).values().tolist(), moved.detach()._nnz(), moved.
 
 
 def test_forms_of_sparse_tensors_are_torch_s(tmp_path: Path) -> None:
-    (tmp_path / "forms.py").write_text(FORMS)
-    run = emulate(tmp_path, str(tmp_path / "forms.py"), "--world-size", "1")
+    run = emulate_text(tmp_path, "forms.py", FORMS, "--world-size", "1")
     printed: list[str] = []
     scope = {"print": lambda *words: printed.append(" ".join(map(str, words)))}
     exec(FORMS.replace('"cuda"', '"cpu"'), scope)
@@ -108,8 +107,7 @@ def test_forms_of_sparse_tensors_are_torch_s(tmp_path: Path) -> None:
 def test_as_many_elements_are_sparse_as_flags_of_unknown_values_set(tmp_path: Path) -> None:
     text = "import torch\nmade = torch.randn(8, 4, device='cuda').to_sparse()\n"
     text += "print('kept', made._nnz(), made.cpu().to_sparse_csr().crow_indices().shape)\n"
-    (tmp_path / "unknown.py").write_text(text)
-    run = emulate(tmp_path, str(tmp_path / "unknown.py"), "--world-size", "1")
+    run = emulate_text(tmp_path, "unknown.py", text, "--world-size", "1")
     (line,) = [each for each in run.output.splitlines() if each.startswith("kept")]
     assert 0 < int(line.split()[1]) <= 32
     assert line.endswith("torch.Size([9])")
@@ -129,8 +127,7 @@ def test_sparse_gradients_are_as_long_as_torch_s(tmp_path: Path) -> None:
 
 
 def test_an_update_touches_the_rows_of_the_gradient_only(tmp_path: Path) -> None:
-    (tmp_path / "sparse.py").write_text(EMBEDDINGS)
-    run = emulate(tmp_path, str(tmp_path / "sparse.py"), "--world-size", "1", check=True)
+    run = emulate_text(tmp_path, "sparse.py", EMBEDDINGS, "--world-size", "1", check=True)
     updates = [
         event
         for event in run.trace.events

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.simulators.virtual_cluster.emulation.sections import emulate
+from tests.simulators.virtual_cluster.emulation.sections import emulate, emulate_text
 
 SCRIPT = """
 import sys
@@ -98,7 +98,6 @@ print("trained")
 
 
 def test_a_flag_that_training_looks_at_is_no_loop_that_waits(tmp_path: Path) -> None:
-    (tmp_path / "asks.py").write_text(ASKING)
-    run = emulate(tmp_path, str(tmp_path / "asks.py"), "--world-size", "2")
+    run = emulate_text(tmp_path, "asks.py", ASKING, "--world-size", "2")
     assert run.code == 0, run.output
     assert "trained" in run.output

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulators.virtual_cluster.emulation.sections import emulate
+from tests.simulators.virtual_cluster.emulation.sections import emulate, emulate_text
 from trainscout.simulators.virtual_cluster.traces.events import Collective
 
 pytest.importorskip("torch")
@@ -37,8 +37,7 @@ print("rows", len(rows), "chosen", len(chosen), "routed", int(routed.sum()), "co
 
 
 def test_tokens_go_once_to_each_rank_that_has_an_expert_of_theirs(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    run = emulate(tmp_path, str(tmp_path / "script.py"), "--world-size", str(RANKS))
+    run = emulate_text(tmp_path, "script.py", SCRIPT, "--world-size", str(RANKS))
     held = EXPERTS // RANKS
     nowhere = math.comb(EXPERTS - held, TOP_K) / math.comb(EXPERTS, TOP_K)
     rows = RANKS * round(TOKENS * (1 - nowhere))
@@ -74,8 +73,7 @@ print("rows", len(rows), "chosen", len(here[here != -1]), "counts", counts)
 
 
 def test_choices_beyond_an_experts_capacity_go_nowhere(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(DROPPING)
-    run = emulate(tmp_path, str(tmp_path / "script.py"), "--world-size", str(RANKS))
+    run = emulate_text(tmp_path, "script.py", DROPPING, "--world-size", str(RANKS))
     held = EXPERTS // RANKS
     # So many choices of a token are experts here, and every other one of those is dropped.
     ways = [math.comb(held, n) * math.comb(EXPERTS - held, TOP_K - n) for n in range(TOP_K + 1)]
