@@ -8,7 +8,6 @@ tag. Times are microseconds, rounded so that sums of consecutive nodes stay whol
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from trainscout.simulators.virtual_cluster.traces.chakra.write import (
     RankNodes,
     collective,
     computation,
+    in_order,
     place,
     transfer,
     write_ranks,
@@ -94,28 +94,15 @@ class _Stage:
                 before[late].add(early)
         for row, previous in self._stream_order(here):
             before[row].add(previous)
-        waiting = {row: len(earlier) for row, earlier in before.items()}
-        after: dict[int, list[int]] = defaultdict(list)
-        for row, earlier in before.items():
-            for each in earlier:
-                after[each].append(row)
-        start_s = timeline.start_s
-        ready = [(float(start_s[row]), row) for row, count in waiting.items() if not count]
-        heapq.heapify(ready)
         steps: list[_Step] = []
         place: dict[int, frozenset[int]] = {}
-        while ready:
-            _, row = heapq.heappop(ready)
+        for row in in_order(before, lambda row: float(timeline.start_s[row])):
             waits: frozenset[int] = frozenset().union(*(place[each] for each in before[row]))
             if self._is_shown(row):
                 steps.append(_Step(row, row in self._arriving, tuple(sorted(waits))))
                 waits = frozenset((len(steps) - 1,))
             # Who waits for what is left out waits for what that waits for.
             place[row] = waits
-            for each in after[row]:
-                waiting[each] -= 1
-                if not waiting[each]:
-                    heapq.heappush(ready, (float(start_s[each]), each))
         return steps
 
     def _stream_order(self, here: list[int]) -> Iterator[tuple[int, int]]:

@@ -7,13 +7,12 @@ told). What Chakra has no place for does not: memory, ranges, call sites, stride
 
 from __future__ import annotations
 
-import heapq
 import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
+from graphlib import CycleError
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces import events
 
 from .schema import FIELD, CollectiveCommType, NodeType, attributes, parsed, read_messages
-from .write import ALL_RANKS, GROUPS_SUFFIX, MICROSECOND
+from .write import ALL_RANKS, GROUPS_SUFFIX, MICROSECOND, in_order
 
 MAX_NODES = 20_000_000
 _FILE = re.compile(r"(.+)\.(\d+)\.et")
@@ -147,21 +146,12 @@ def _nodes(path: Path, messages: Iterator[Any]) -> dict[int, _Node]:
 def _in_order(path: Path, nodes: Mapping[int, _Node]) -> list[_Node]:
     """Nodes after those they wait for, otherwise as in the file."""
     place = {number: position for position, number in enumerate(nodes)}
-    sorter = TopologicalSorter({number: node.waits for number, node in nodes.items()})
+    waits = {number: node.waits for number, node in nodes.items()}
     try:
-        sorter.prepare()
+        return [nodes[number] for number in in_order(waits, place.__getitem__)]
     except CycleError as error:
         stuck = error.args[1][0]
         raise InputError(FIELD, path, f"node {stuck} waits for itself, by way of others") from None
-    ready: list[tuple[int, int]] = []
-    ordered = []
-    while sorter.is_active():
-        for number in sorter.get_ready():
-            heapq.heappush(ready, (place[number], number))
-        number = heapq.heappop(ready)[1]
-        ordered.append(nodes[number])
-        sorter.done(number)
-    return ordered
 
 
 class _Events:

@@ -9,9 +9,11 @@ operations, communications and CPU work; memory, ranges and call sites are left 
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,23 @@ class RankNodes:
     header: events.Header
     groups: Sequence[tuple[int, str]]
     nodes: Iterable[Any]
+
+
+def in_order(waits: Mapping[int, Collection[int]], first: Callable[[int], float]) -> Iterator[int]:
+    """Numbers after those they wait for; of those that could come next, the ``first`` does.
+
+    Raises:
+        CycleError: when one waits for itself.
+    """
+    sorter = TopologicalSorter(waits)
+    sorter.prepare()
+    ready: list[tuple[float, int]] = []
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heapq.heappush(ready, (first(number), number))
+        number = heapq.heappop(ready)[1]
+        yield number
+        sorter.done(number)
 
 
 def write_ranks(
