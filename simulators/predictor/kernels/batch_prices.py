@@ -131,7 +131,10 @@ def _attention(gpu: Gpu, batch: Attentions, sustained: bool) -> _Columns:
     )
     if kernel in OLDER_ATTENTION:
         found = Evidence.ESTIMATED
-        if kernel == "flash1":
+        if batch.dtype in ("fp32", "tf32"):
+            # Neither FlashAttention has these: what stands for both is PyTorch's own kernel.
+            times = np.ones(len(seconds))
+        elif kernel == "flash1":
             times = np.interp(batch.shapes[:, 5], FLASH1_HEADS, FLASH1_TIMES)
         else:
             times = np.full(len(seconds), TRITON_TIMES[batch.pass_])

@@ -73,6 +73,10 @@ class Framework:
     fused_softmax: bool = True
     """Unfused attention scales, masks and normalises its scores in one kernel (Megatron-LM's);
     without, in one for each, and in fp32, unless they are compiled."""
+    masked_attention: bool = False
+    """Attention is given a mask of all pairs, as Transformers makes one of padded samples: no
+    kernel leaves out what it hides, and in place of FlashAttention-2 PyTorch's memory-efficient
+    one runs, as fast as ``flash1`` (from Hopper on ``flash`` is cuDNN's, which takes masks)."""
     attention_block: int = 0
     """Unfused attention goes through blocks of so many queries and keys one after another, and
     leaves out what is masked (Levanter's flash attention in JAX); 0: through all at once."""

@@ -251,8 +251,11 @@ class Job:
     @property
     def attention(self) -> str:
         """The attention that runs: the framework's, unfused where the GPU has none such."""
-        wanted = self.framework.attention
-        return wanted if wanted in self.gpu.architecture.attention_kernels else "unfused"
+        made, wanted = self.gpu.architecture, self.framework.attention
+        best = made.newest_attention if wanted == "flash" else wanted
+        if self.framework.masked_attention and best == "flash2":
+            wanted = "flash1"
+        return wanted if wanted in made.attention_kernels else "unfused"
 
     @property
     def optimizer(self) -> str:

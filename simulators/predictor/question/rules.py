@@ -224,7 +224,9 @@ def host_optimizer(job: Job) -> Broken:
 
 def too_old_for_it(job: Job) -> str:
     declared = job.framework.attention
-    return "" if declared == job.attention else f"; {job.gpu.name} has no {declared} kernels"
+    if job.attention != "unfused" or declared == "unfused":
+        return ""
+    return f"; {job.gpu.name} has no {declared} kernels"
 
 
 def recompute(job: Job) -> Broken:

@@ -53,7 +53,9 @@ def assumptions_of(
         stated.append(_launch_bound(job, host_share))
     if recipe.optimizer_offload:
         stated.append(_host_optimizer(job))
-    if job.attention != job.framework.attention:
+    if job.framework.masked_attention:
+        stated.append("attention takes the whole square of queries and keys, padding too")
+    if job.attention == "unfused" != job.framework.attention:
         stated.append(
             f"attention is unfused: {job.gpu.name} has no {job.framework.attention} kernels"
         )

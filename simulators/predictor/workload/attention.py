@@ -326,7 +326,7 @@ def _attention(
         *lengths,
         model.qk_head_dim,
         model.v_head_dim,
-        causal,
+        causal and not shard.masked_attention,
         pass_,
         shard.attention_dtype,
         shard.attention,
@@ -362,7 +362,7 @@ def _limited(
             for batch, tokens in pieces
             if tokens
         ]
-    if attention.window is not None:
+    if attention.window is not None and not shard.masked_attention:
         window = min(attention.window, length if attention.causal else 2 * length)
         outside = window * (window - 1) / 2
         if not attention.causal:

@@ -101,6 +101,7 @@ class Shard:
     fusion: str
     fused_norm: bool
     fused_softmax: bool
+    masked_attention: bool
     attention_block: int
     tensor_core_heads: bool
     rope: str

@@ -94,6 +94,12 @@ def test_the_first_flash_attention_is_slower_than_the_second(
     assert added[1] - first == pytest.approx(added[0] - second)
 
 
+def test_attention_in_fp32_is_pytorch_s_own_kernel_whatever_stands_for_it() -> None:
+    op = replace(attention(4096, heads=16), dtype="fp32", kernel="flash2")
+    second, first = price_kernels(GPUS["h100"], [op, replace(op, kernel="flash1")]).seconds
+    assert first == second
+
+
 @pytest.mark.parametrize(("gpu", "factor"), [("h100", 1.15), ("h800", 1.15), ("b200", 1.0)])
 def test_8_bit_gradients_are_summed_in_fp32_at_a_price_on_hopper(gpu: str, factor: float) -> None:
     # A cube, so that only the layout tells the products apart.

@@ -193,6 +193,23 @@ def test_fused_attention_needs_a_gpu_that_has_it(
     assert replace(make_job(training={"attention": declared}), gpu=gpu).attention == runs
 
 
+@pytest.mark.parametrize(
+    ("declared", "newest", "runs"),
+    [
+        ("flash", "flash2", "flash1"),
+        ("flash2", "flash", "flash1"),
+        # cuDNN's takes masks.
+        ("flash", "flash", "flash"),
+        ("unfused", "flash2", "unfused"),
+    ],
+)
+def test_flash_attention_2_takes_no_masks(declared: str, newest: str, runs: str) -> None:
+    job = make_job(training={"attention": declared})
+    gpu = replace(GPU, architecture=replace(GPU.architecture, newest_attention=newest))
+    masked = replace(job.framework, masked_attention=True)
+    assert replace(job, gpu=gpu, framework=masked).attention == runs
+
+
 def test_a_gpu_too_old_for_flash_attention_costs_as_if_unfused() -> None:
     """Prices, memory and what is valid follow what runs, not what was declared."""
     gpu = replace(GPU, architecture=ARCHITECTURES["volta"])

@@ -238,6 +238,15 @@ def test_longer_sequences_cost_scans_in_proportion_and_attention_more() -> None:
     assert at(whole, 8192) > 2.5 * at(whole, 4096)
 
 
+@pytest.mark.parametrize("mixer", [AttentionMixer(), AttentionMixer(window=128)])
+def test_attention_given_a_mask_goes_through_the_whole_square(mixer: AttentionMixer) -> None:
+    job = make_job(only(Mixer(attention=mixer)))
+    masked = replace(job, framework=replace(job.framework, masked_attention=True))
+    for block in layer_blocks(Shard.of(masked), masked.model.layer_kinds[0], "none"):
+        (op,) = (op for op in block.ops if isinstance(op, Attention))
+        assert (op.seq_q, op.seq_k, op.causal) == (job.sequence_length,) * 2 + (False,)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [64, 512, 1000, 4000, 4096, 10_000])
 def test_a_window_costs_what_it_sees_and_never_more_than_the_whole(
