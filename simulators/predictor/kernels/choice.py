@@ -127,7 +127,8 @@ def sustained_flops_per_s(gpu: Gpu, precision: str) -> float:
     if wanted == "fp32":
         return math.inf
     if gpu.sustained_fraction is not None:
-        return gpu.sustained_fraction * gpu.peak(precision)
+        limited = gpu.sustained_fraction < 1
+        return gpu.sustained_fraction * gpu.peak(precision) if limited else math.inf
     keys = (wanted, "half")
     powered = [fit for fit in family_of(gpu) if any(key in fit.sustained_fraction for key in keys)]
     found = _nearest(gpu, powered, "gemm", wanted)

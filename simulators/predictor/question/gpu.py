@@ -44,7 +44,7 @@ class Gpu:
     0: PCIe does."""
     sustained_fraction: float | None = None
     """Share of the dense peak that the board's power feeds for long, where no fit says so; None:
-    that of the most similar fitted GPU."""
+    that of the most similar fitted GPU; 1.0: it limits nothing."""
     products_of: str = ""
     """Another GPU whose fitted matrix products it is priced by, scaled by their peaks; "": of its
     architecture the most similar one's."""

@@ -93,8 +93,8 @@ def test_published_bursts() -> None:
 @pytest.mark.parametrize(
     ("gpu", "low", "high"),
     # The same products at the power cap and in bursts: H200 1.06-1.15 slower at 1e11-1e12 FLOPs,
-    # GB200 1.12-1.23; A100 within a few per cent.
-    [("h200", 1.06, 1.17), ("gb200", 1.12, 1.25), ("a100_80", 1.0, 1.06)],
+    # GB200 1.12-1.23; A100 within a few per cent. RTX 4090's power feeds all of its peak.
+    [("h200", 1.06, 1.17), ("gb200", 1.12, 1.25), ("a100_80", 1.0, 1.06), ("rtx4090", 1.0, 1.0)],
 )
 def test_power_limit(gpu: str, low: float, high: float) -> None:
     assert low <= burst_tflops(gpu, 4096, 4096, 4096) / tflops(gpu, 4096, 4096, 4096) <= high
