@@ -56,9 +56,11 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
     assumed: list[str] = []
     if (name := declared_shape(row.model)) is not None:
         model = load_catalogue().models[name]
-        shape = model.num_layers, model.hidden_size
-        if (given(row.num_layers, shape[0]), given(row.hidden, shape[1])) == shape:
-            return _declared(row, statement, model, assumed), tuple(assumed)
+        layers = given(row.num_layers, model.num_layers)
+        alike = given(row.hidden, model.hidden_size) == model.hidden_size
+        if alike and layers <= model.num_layers:
+            cut = _cut(model, layers, assumed)
+            return _declared(row, statement, cut, assumed), tuple(assumed)
     if reason := other_architecture(row.model) or _other_training(statement):
         raise CannotReplayError(reason)
     layers = _required("num_layers", row.num_layers)
@@ -123,6 +125,15 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         mla=mla,
     )
     return _with_ends_in_bf16(model, statement), tuple(assumed)
+
+
+def _cut(model: Model, layers: int, assumed: list[str]) -> Model:
+    """The first layers of a declared model, as people measure what does not fit."""
+    if layers == model.num_layers:
+        return model
+    assumed.append(f"the first {layers} of its {model.num_layers} layers")
+    pattern = ", ".join(f"{layer.mixer}/{layer.mlp}" for layer in model.pattern[:layers])
+    return dataclasses.replace(model, num_layers=layers, layers=pattern)
 
 
 def _declared(row: Row, statement: Statement, model: Model, assumed: list[str]) -> Model:

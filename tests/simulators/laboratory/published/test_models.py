@@ -83,7 +83,7 @@ def test_a_hybrid_is_the_declared_one_whose_tower_only_images_train(notes, tower
     changes = {"model": "Qwen3.5-9B", "pp": 1, "dp": 64, "tp": 1, "notes": notes}
     model = replayable(**changes).job.model
     assert ("linear" in model.kinds, len(model.towers)) == (True, towers)
-    assert not replayable(**changes, num_layers=16).job.model.kinds
+    assert not replayable(**changes, num_layers=64).job.model.kinds
 
 
 def test_what_a_preset_says_beside_a_declared_shape():
@@ -255,3 +255,12 @@ def test_experts_behind_deepep_are_cut_at_their_capacity_and_not_padded(dispatch
     )
     moe = job_of(cut, declarations()).job.model.moe
     assert (moe.capacity_factor, moe.padded) == (2.0, padded)
+
+
+def test_fewer_layers_of_a_hybrid_are_its_first():
+    shape = {"num_layers": 6, "hidden": 2048, "pp": 1, "tp": 1, "dp": 8, "num_gpus": 8}
+    experts = {"num_experts": 256, "topk": 8, "moe_ffn_hidden": 512, "ep": 8}
+    outcome = replayable(model="Qwen3.6-35B-A3B (6 layers)", **shape, **experts)
+    mixers = [layer.mixer for layer in outcome.job.model.pattern]
+    assert mixers == ["linear", "linear", "linear", "full", "linear", "linear"]
+    assert "the first 6 of its 40 layers" in outcome.assumptions
