@@ -264,18 +264,19 @@ class Job:
         return "adam_bf16" if halved else self.training.optimizer
 
     @property
+    def routed_model(self) -> Model:
+        """The model, tokens travelling to its experts as the recipe says."""
+        return _routed(self.model, self.recipe.moe_dispatcher)
+
+    @property
     def moe(self) -> Moe | None:
-        """The model's experts, tokens travelling to them as the recipe says."""
-        moe, dispatcher = self.model.moe, self.recipe.moe_dispatcher
-        if moe is None or dispatcher is None:
-            return moe
-        return replace(moe, dispatcher=dispatcher)
+        """The experts of ``routed_model``."""
+        return self.routed_model.moe
 
     @property
     def dispatcher(self) -> str | None:
         """How tokens travel to experts; None where there are none."""
-        moe = self.model.moe
-        return None if moe is None else self.recipe.moe_dispatcher or moe.dispatcher
+        return None if self.moe is None else self.moe.dispatcher
 
     @property
     def tokens_per_step(self) -> int:
@@ -402,3 +403,11 @@ def _as_set(
         facts["fp8_param_gather"] = QUANTISED if fp8_param_gather else ()
     facts["master_remainders"] |= remainders
     return ChosenFramework(**facts, declared=declared)
+
+
+@functools.lru_cache
+def _routed(model: Model, dispatcher: str | None) -> Model:
+    """One object for equal ones, which works out its layers once."""
+    if model.moe is None or dispatcher is None:
+        return model
+    return replace(model, moe=replace(model.moe, dispatcher=dispatcher))

@@ -140,7 +140,7 @@ class Shard:
         facts: dict[str, Any] = {name: getattr(framework, name) for name in _of_framework()}
         facts["accumulate_grads_fp32"] = job.accumulates_fp32
         return cls(
-            model=_dispatching(job.model, recipe.moe_dispatcher),
+            model=job.routed_model,
             batch=recipe.micro_batch * job.training.sequences_per_sample,
             sequence=job.sequence_length // recipe.cp,
             attended=job.attended_length // recipe.cp,
@@ -380,12 +380,3 @@ def _of_framework() -> tuple[str, ...]:
     """Fields of a shard that a framework alone says."""
     declared = {each.name for each in fields(Framework)} - _OF_RECIPE_OR_MODEL
     return tuple(each.name for each in fields(Shard) if each.name in declared)
-
-
-@functools.lru_cache
-def _dispatching(model: Model, dispatcher: str | None) -> Model:
-    """The model, its tokens travelling as the recipe says: one object, which works out its layers
-    once."""
-    if model.moe is None or dispatcher is None:
-        return model
-    return replace(model, moe=replace(model.moe, dispatcher=dispatcher))
