@@ -64,6 +64,12 @@ def _patch_reads(state: RankState) -> None:
             )
         return real_numpy(contents(self, "numpy"), force=force)
 
+    def array(self: torch.Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
+        made = numpy(self, force=True)
+        made = made if dtype is None else made.astype(dtype, copy=False)
+        # Numpy 2 copies no more itself what it asks a copy of.
+        return made.copy() if copy else made
+
     def plain(value: Any) -> Any:
         # A tensor in a list stands for one number there, whatever its dimensions.
         if isinstance(value, FakeTensor):
@@ -121,9 +127,7 @@ def _patch_reads(state: RankState) -> None:
     # Its own reads element by element.
     FakeTensor.tolist = tolist
     torch.Tensor.numpy = numpy
-    torch.Tensor.__array__ = lambda self, dtype=None, copy=None: (
-        numpy(self, force=True) if dtype is None else numpy(self, force=True).astype(dtype)
-    )
+    torch.Tensor.__array__ = array
     torch.tensor = functools.wraps(real_tensor)(tensor)
     for owner, name in ((torch, "as_tensor"), (torch, "asarray"), (torch.Tensor, "new_tensor")):
         setattr(owner, name, lifting(getattr(owner, name)))
