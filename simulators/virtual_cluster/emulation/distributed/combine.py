@@ -54,10 +54,16 @@ def _part(inputs: Tensors, position: int, size: int) -> torch.Tensor:
 
 
 def _reduced(values: Sequence[torch.Tensor], position: int, reduction: str) -> torch.Tensor:
+    own = values[position]
+    filled = each_in_its_part(own, position, len(values)) if reduction in ("sum", "max") else None
+    if filled is not None:
+        parts = zip(filled.chunk(len(values)), values, strict=True)
+        absent = torch.cat(
+            [part if each is own else torch.zeros_like(part) for part, each in parts]
+        )
+        values = [absent, *(each for each in values if each is not own)]
     first = values[0]
     if all(each is first for each in values):
-        if reduction in ("sum", "max") and _has_own_place(first, position, len(values)):
-            return torch.full_like(first, int(first[position]))
         # Everybody is assumed to hold the same; groups have thousands of members.
         return first * len(values) if reduction == "sum" else first
     total = first
@@ -73,12 +79,18 @@ def _reduced(values: Sequence[torch.Tensor], position: int, reduction: str) -> t
     return total / len(values) if reduction == "avg" else total
 
 
-def _has_own_place(counts: torch.Tensor, position: int, size: int) -> bool:
-    """Whether integers are one for each member, of which this one wrote its own alone, as where
-    a program asks who shares its node; of two members a pair of counts would look the same."""
-    return (
-        size > 2
-        and counts.shape == (size,)
-        and not counts.is_floating_point()
-        and int(counts.count_nonzero()) == bool(counts[position]) == 1
-    )
+def each_in_its_part(whole: torch.Tensor, position: int, size: int) -> torch.Tensor | None:
+    """What a sum or maximum makes of equal parts, one for each member, of which this one filled
+    its own alone, where every member fills its own likewise; None for other tensors.
+
+    So programs compare norms, ask who shares their node, and gather objects as bytes. Of two
+    members a pair of counts would look the same.
+    """
+    if not whole.dim() or whole.shape[0] % size or (whole.dim() > 1 and whole.shape[0] != size):
+        return None
+    if size == 1 or (size == 2 and not whole.is_floating_point() and whole.dtype != torch.uint8):
+        return None
+    own = whole.chunk(size)[position]
+    if not 0 < int(own.count_nonzero()) == int(whole.count_nonzero()):
+        return None
+    return torch.cat([own] * size)

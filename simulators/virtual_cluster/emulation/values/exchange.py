@@ -18,7 +18,11 @@ from typing import IO, Any, Protocol
 import torch
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.distributed.combine import combine, fill
+from trainscout.simulators.virtual_cluster.emulation.distributed.combine import (
+    combine,
+    each_in_its_part,
+    fill,
+)
 
 from . import plain
 from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, compact, downgraded
@@ -378,6 +382,10 @@ def _reduced(shadow: Shadow | None, exchange: Exchange) -> Shadow | None:
         return None
     if exchange.reduction != "sum":
         return shadow
+    if shadow.kind is Kind.DEFINITE:
+        gathered = each_in_its_part(shadow.value, exchange.position, exchange.size)
+        if gathered is not None:
+            return Known(gathered, shadow.grade)
     if shadow.kind is Kind.SHARE or shadow.kind is Kind.SUPPORT:
         return Known(shadow.as_mean() * exchange.size, shadow.grade, Kind.MEAN)
     return Known(shadow.value * exchange.size, shadow.grade, shadow.kind)

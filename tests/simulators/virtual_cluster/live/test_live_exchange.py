@@ -161,8 +161,10 @@ def test_reductions_by_hand() -> None:
         ([3, 0, 0, 0], 4, "sum", [12, 0, 0, 0]),  # another one's place
         ([0, 3, 1, 0], 4, "sum", [0, 12, 4, 0]),
         ([0, 3, 0, 0], 8, "sum", [0, 24, 0, 0]),
+        ([0, 0, 3, 4, 0, 0], 3, "sum", [3, 4, 3, 4, 3, 4]),
         ([0, 3], 2, "sum", [0, 6]),
-        ([0.0, 3.0, 0.0], 3, "sum", [0.0, 9.0, 0.0]),
+        ([0.0, 3.0], 2, "sum", [3.0, 3.0]),
+        ([0.0, 3.0, 0.0], 3, "sum", [3.0, 3.0, 3.0]),
     ],
 )
 def test_absent_members_write_their_own_places(
@@ -170,6 +172,12 @@ def test_absent_members_write_their_own_places(
 ) -> None:
     given = [[torch.tensor(counts)]] * members
     assert combine("all_reduce", given, 1, None, reduction)[0].tolist() == expected
+
+
+def test_members_that_run_keep_what_they_wrote_in_their_places() -> None:
+    own = torch.tensor([0, 3, 0])
+    given = [[own], [own], [torch.tensor([0, 0, 5])]]
+    assert combine("all_reduce", given, 1, None, "sum")[0].tolist() == [3, 3, 5]
 
 
 def test_objects_as_text() -> None:

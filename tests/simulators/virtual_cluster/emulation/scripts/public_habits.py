@@ -70,6 +70,14 @@ def train(local_rank, node):
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
     options.config.max_ctas = 16
     dist.new_group(numpy.arange(16), pg_options=options)
+    tokens = torch.arange(4)
+    masked = numpy.copy(tokens)
+    masked[0] = 9
+    assert tokens.tolist() == [0, 1, 2, 3]
+    norms = torch.zeros(16, dtype=torch.double, device=local_rank)
+    norms[rank] = 2.5
+    dist.all_reduce(norms)
+    assert norms.tolist() == [2.5] * 16
     assert "CUDA" in torch.__config__.show()
     device = torch.device("cuda", local_rank)
     model = torch.nn.Linear(16, 4).to(device)

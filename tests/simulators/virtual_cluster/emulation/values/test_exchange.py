@@ -37,6 +37,17 @@ def test_a_reduction_takes_other_ranks_to_hold_the_same(reduction: str, result: 
     assert rank.grade(tokens) == "expected"
 
 
+def test_objects_gathered_as_bytes_by_a_sum_are_read_in_every_place() -> None:
+    rank = FakeRank()
+    given = torch.zeros(4 * 2048, dtype=torch.uint8)
+    given[2048:2051] = torch.tensor([7, 200, 9])
+    buffer = rank.enter(given)
+    communicate(rank, "all_reduce", [buffer], [buffer])
+    places = torch.tensor(rank.read(buffer)).reshape(4, 2048)
+    assert places[:, :4].tolist() == [[7, 200, 9, 0]] * 4
+    assert rank.grade(buffer) == "expected"
+
+
 def test_what_earlier_runs_gave_is_put_together(tmp_path: Path) -> None:
     sums = {}
     for position in range(4):
