@@ -81,9 +81,9 @@ def memory_over_time(
 ) -> MemoryOverTime:
     """Play a trace's allocations on a device of ``capacity_bytes`` (see ``Allocator``).
 
-    Without a clock a block that another stream used comes back when the host next waits for that
-    stream, or when memory runs out: the most a run can hold. A resized storage gets its new block
-    on the stream it was first allocated on.
+    Without a clock a block that another stream used is free at once, as where the device keeps
+    pace with its host. A resized storage gets its new block on the stream it was first allocated
+    on.
 
     Raises:
         InputError: when the trace frees, resizes or records what it never allocated.
@@ -129,17 +129,12 @@ class _Player:
         self.stream_of: dict[int, int] = {}
         # Deferred frees by stream: when the stream has passed, and the number to release.
         self.passing: dict[int, list[tuple[float, int]]] = {}
-        self.deferred = 0
-        self.recorded: dict[int, tuple[int, int]] = {}
         self.handlers: dict[type, Callable[[int, Any], None]] = {
             events.Alloc: self.alloc,
             events.Free: self.free,
             events.Resize: self.resize,
             events.RecordStream: self.record_stream,
             events.EmptyCache: self.empty_cache,
-            events.EventRecord: self.record_event,
-            events.Synchronise: self.synchronise,
-            events.ValueRead: self.value_read,
         }
 
     def alloc(self, index: int, event: events.Alloc) -> None:
@@ -158,29 +153,12 @@ class _Player:
 
     def record_stream(self, index: int, event: events.RecordStream) -> None:
         block = self.block(index, event.storage)
-        if block is not None:
+        if block is not None and self.clock is not None:
             self.allocator.record_stream(block, event.stream)
 
     def empty_cache(self, index: int, event: object) -> None:
         self.passing.clear()
         self.allocator.empty_cache()
-
-    def record_event(self, index: int, event: events.EventRecord) -> None:
-        self.recorded[event.event] = (event.stream, self.deferred)
-
-    def synchronise(self, index: int, event: events.Synchronise) -> None:
-        if self.clock is not None:
-            return
-        if event.scope == "device" or event.number is None:
-            self.allocator.device_passed()
-        elif event.scope == "stream":
-            self.allocator.stream_passed(event.number)
-        elif event.number in self.recorded:
-            self.allocator.stream_passed(*self.recorded[event.number])
-
-    def value_read(self, index: int, event: events.ValueRead) -> None:
-        if self.clock is None:
-            self.allocator.stream_passed(event.stream)
 
     def block(self, index: int, storage: int) -> Block | None:
         try:
@@ -200,13 +178,11 @@ class _Player:
             return
         streams = block.streams or ()
         number = self.allocator.free(block)
-        if number is None:
+        if number is None or self.clock is None:
             return
-        self.deferred = number
-        if self.clock is not None:
-            for stream in streams:
-                passed_s = self.clock.passed_s(stream, index)
-                self.passing.setdefault(stream, []).append((passed_s, number))
+        for stream in streams:
+            passed_s = self.clock.passed_s(stream, index)
+            self.passing.setdefault(stream, []).append((passed_s, number))
 
     def pass_streams(self, now_s: float) -> None:
         """Let go what streams have passed by now, in order, as the allocator polls its events."""

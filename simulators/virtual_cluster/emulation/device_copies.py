@@ -115,7 +115,7 @@ class DeviceCopies:
         self._launch(func, source, result, args, kwargs)
         if not kwargs.get("non_blocking", False):
             stream = state.shim.stream()
-            self._waited(stream)
+            state.order.host_wait_stream(stream)
             state.recorder.emit(Synchronise("stream", stream, state.recorder.sites.current()))
         state.values.observe(func, args, kwargs, result)
         return result
@@ -144,17 +144,13 @@ class DeviceCopies:
     def _note(self, operation: str, value: Any, grade: str, hint: str | None) -> None:
         state = self._state
         stream = state.shim.stream()
-        self._waited(stream)
+        state.order.host_wait_stream(stream)
         if grade == "invented":
             state.recorder.invented(operation, value, hint)
         elif grade == "expected":
             state.recorder.assumed(operation, value, hint)
         site = state.recorder.sites.current()
         state.recorder.emit(ValueRead(operation, value, grade, stream, site))
-
-    def _waited(self, stream: int) -> None:
-        self._state.order.host_wait_stream(stream)
-        self._state.memory.allocator.stream_passed(stream)
 
 
 def is_on_device(tensor: Any) -> bool:

@@ -187,8 +187,6 @@ class DeviceMemory:
         if stream == known.home or stream in known.recorded:
             return
         known.recorded.add(stream)
-        if known.block is not None:
-            self.allocator.record_stream(known.block, stream)
         self._recorder.emit(events.RecordStream(known.number, stream))
 
     def enter_region(self, backward: bool = False) -> None:

@@ -68,6 +68,11 @@ class StreamOrder:
         """The host waits for an event."""
         _merge(self._host, self._recorded.get(event, {}))
 
+    def host_waited_event(self, event: int) -> bool:
+        """Whether all that an event stands for is over, as the host knows."""
+        point = self._recorded.get(event, {})
+        return all(self._host.get(stream, 0) >= number for stream, number in point.items())
+
     def host_wait_stream(self, stream: StreamKey) -> None:
         """The host waits for a stream."""
         _merge(self._host, self.point(stream))

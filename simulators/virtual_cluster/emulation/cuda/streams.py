@@ -11,6 +11,9 @@ from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.traces.events import EventRecord, EventWait, Synchronise
 
 _CUDA_DEVICE_TYPE = 1
+# How often a script hears that an event has not happened: DeepSpeed asks for one three times and
+# then waits for it; who asks in a loop waits, too.
+_ASKED_IN_VAIN = 10
 
 
 class EngineNotices:
@@ -59,14 +62,12 @@ def synchronise_event(state: RankState, event: int) -> None:
 def synchronise_stream(state: RankState, stream: int) -> None:
     """The host waits for a stream."""
     state.order.host_wait_stream(stream)
-    state.memory.allocator.stream_passed(stream)
     state.recorder.emit(Synchronise("stream", stream, state.recorder.sites.current()))
 
 
 def synchronise_device(state: RankState) -> None:
     """The host waits for the device."""
     state.order.host_wait_device()
-    state.memory.allocator.device_passed()
     state.recorder.emit(Synchronise("device", None, state.recorder.sites.current()))
 
 
@@ -161,6 +162,7 @@ class Event:
     ) -> None:
         self.enable_timing = enable_timing
         self.number = self.state.shim.new_event()
+        self._asked = 0
 
     @property
     def cuda_event(self) -> int:
@@ -178,6 +180,7 @@ class Event:
         """Mark the place a stream has reached."""
         with self.state.recorder:
             number = self.state.shim.stream() if stream is None else int(stream.stream_id)
+            self._asked = 0
             self.state.order.record(self.number, number)
             self.state.recorder.emit(EventRecord(self.number, number, self.enable_timing))
 
@@ -191,9 +194,16 @@ class Event:
                 self.state.recorder.emit(EventWait(self.number, number))
 
     def query(self) -> bool:
-        """Whether it has happened: nobody knows without device time, so yes."""
-        self.state.order.host_wait_event(self.number)
-        return True
+        """Whether it has happened: nobody knows without device time, so not until the host has
+        waited for it, which it does by asking often.
+
+        A script that holds its host back waits then, and so does it where it is replayed."""
+        if self.state.order.host_waited_event(self.number):
+            return True
+        self._asked += 1
+        if self._asked > _ASKED_IN_VAIN:
+            self.synchronize()
+        return self._asked > _ASKED_IN_VAIN
 
     def synchronize(self) -> None:
         """Wait on the host for this event."""

@@ -49,13 +49,15 @@ pop()
 
 push("recorded")
 torch.cuda.synchronize()
-lent = torch.ones(4096, device="cuda")
+lent = torch.ones(2**24, device="cuda")
 side.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(side):
     lent.mul(2)
 lent.record_stream(side)
+reserved = torch.cuda.memory_reserved()
 del lent
-reused = torch.zeros(4096, device="cuda")
+reused = torch.zeros(2**24, device="cuda")
+assert torch.cuda.memory_reserved() == reserved
 pop()
 
 push("freed in use")
@@ -408,11 +410,14 @@ assert work.is_completed()
 data.add_(1)
 work.wait()
 event.record()
-assert event.query()
+assert not event.query()
+while not event.query():
+    pass
 with torch.cuda.stream(side):
     data.mul_(3)
 torch.ones_like(data)
 assert side.query()
+assert event.query()
 data.add_(1)
 pop()
 
