@@ -116,14 +116,15 @@ def _fewer_virtual_stages(job: Job) -> Iterator[Recipe]:
 def _more_sharding(job: Job) -> Iterator[Recipe]:
     """ZeRO 1 shards the optimizer state that plain data parallelism repeats, ZeRO 2 the gradients
     besides (Rajbhandari et al. 2020, section 5). ZeRO 3 gathers what it uses, and is left out, and
-    so is software where ZeRO 2 adds up whole gradients in fp32, or more sharding comes with
-    buckets and flat copies."""
+    so is software where ZeRO 2 adds up whole gradients in fp32, gathers on a stream of its own, or
+    more sharding comes with buckets and flat copies."""
     recipe, framework = job.recipe, job.framework
+    apart = framework.torch_wrappers and framework.copies_gathered
     whole = framework.sums_whole_grads and framework.reduce_grads_fp32
     if whole or framework.flattens_gradients:
         return
     for stage in range(recipe.zero_stage + 1, 3):
-        if stage == 1 or recipe.pp == 1:
+        if stage == 1 or (recipe.pp == 1 and not apart):
             yield replace(recipe, zero_stage=stage)
 
 

@@ -87,7 +87,7 @@ class StageHeld:
             sum(static.most_absent),
             # What is flattened is among it.
             fixed + updating - flattened,
-            flattened + streamed_bytes(job, static),
+            flattened + streamed_bytes(job, whole, static),
             sum(process_bytes(job.gpu, job.cluster, connections).values()),
         )
 

@@ -147,7 +147,7 @@ def _stage_memories(
         id(stage): (
             statics[id(stage)],
             flattened_bytes(job, stage),
-            streamed_bytes(job, statics[id(stage)]),
+            streamed_bytes(job, stage, statics[id(stage)]),
             gathered_bytes(job, stage),
             vacated_bytes(job, stage, statics[id(stage)]),
             update_bytes(stage.parameters, job),

@@ -173,15 +173,16 @@ def static_of(job: Job, stage: Stage) -> Static:
         # have none) and casts what it gathers: two layers, and the ends, which stay gathered. A
         # layer's gradient may be cast to fp32 to be reduced.
         frozen = owned_parameters(parameters.held, job) - owned
-        reduced = _largest_layer(stage, trained=True)
+        reduced = largest_layer(stage, trained=True)
         framework = job.framework
         in_fp32 = framework.reduce_grads_fp32 or (alone and framework.accumulate_grads_fp32)
         cast = 4 if in_fp32 else weight * (alone and framework.copies_gathered)
         kept = 4 if OPTIMIZERS[job.optimizer].has_copy else weight
         packed, of_layer = _packed_bytes(job, stage)
+        reshards = framework.reshards_root and recipe.pp == 1
         # FSDP2 adds up what is not reduced yet in the type that it is reduced in.
         gradients = parameters.total * (cast or weight) if sums_whole else here * kept
-        gathered, ends = 2 * _largest_layer(stage), _ends(job, stage)
+        gathered, ends = 2 * largest_layer(stage), end_parameters(job, stage)
         if bucket:
             # From its second pass on DeepSpeed knows which modules come, at the model's ends, too.
             # Each weight's gradient goes to the bucket as it comes.
@@ -203,7 +204,7 @@ def static_of(job: Job, stage: Stage) -> Static:
             in_turn=alone,
             behind=max(0, behind),
             trained=max(1, parameters.total),
-            freed=_ends(job, stage) * weight * (framework.reshards_root and recipe.pp == 1),
+            freed=end_parameters(job, stage) * weight * reshards,
             fetched=layers // 2 * (framework.loss_in_model and framework.prefetches_backward),
             **_end_bytes(job, stage, cast or weight, reduced),
         )
@@ -299,7 +300,7 @@ def _teacher_bytes(job: Job, stage: Stage) -> int:
     return counted * (size - parameter_bytes(job)) + whole * size
 
 
-def _ends(job: Job, stage: Stage) -> int:
+def end_parameters(job: Job, stage: Stage) -> int:
     """Parameters of the embedding and the head, where the stage holds them; of the larger where
     each is gathered for its own pass."""
     ends = [run.held.held.total for run in stage.runs if not run.is_layer]
@@ -314,7 +315,7 @@ def _unit_at_head(stage: Stage) -> int:
     return sum(run.parameters.total * run.count for run in behind)
 
 
-def _largest_layer(stage: Stage, *, trained: bool = False) -> int:
+def largest_layer(stage: Stage, *, trained: bool = False) -> int:
     runs = [run.parameters for run in stage.runs if run.is_layer]
     return max((each.total if trained else each.held.total for each in runs), default=0)
 
