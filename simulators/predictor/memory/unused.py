@@ -21,6 +21,7 @@ from trainscout.simulators.predictor.workload.ir import (
 from trainscout.simulators.predictor.workload.passes import BACKWARD
 from trainscout.simulators.predictor.workload.program import Stage
 from trainscout.simulators.predictor.workload.step_end import (
+    DEEPSPEED_SUB_GROUP,
     host_parameters,
     moment_bytes,
     owned_parameters,
@@ -78,8 +79,9 @@ def flattened_bytes(job: Job, stage: Stage) -> int:
     (``allreduce_bucket``: ``tensor.to(communication_data_type)``). 16-bit gradients are reduced in
     a bucket. Of each tensor's part in the rank's partition, fp16 ones are looked through for
     overflow as an fp32 copy, and all normed as an fp64 one; then the partition is flattened, and
-    that copied to fp32 (``stage_1_and_2.py``: ``step``). One takes the place of another that is
-    free again where it fits.
+    that copied to fp32 (``stage_1_and_2.py``: ``step``), in ZeRO 3 so many elements at a time as
+    are updated (``stage3.py``: ``_prepare_fp32_grad_for_sub_group``). One takes the place of
+    another that is free again where it fits.
     """
     if not job.framework.flattens_gradients:
         return 0
@@ -97,7 +99,7 @@ def flattened_bytes(job: Job, stage: Stage) -> int:
             part = min(_largest_gradient(stage), here)
             tensors += [4 * part] if job.precision == "fp16" else []
             tensors += [8 * part, size * here]
-        tensors.append(4 * here)
+        tensors.append(4 * (min(here, DEEPSPEED_SUB_GROUP) if zero == 3 else here))
     before = itertools.accumulate(tensors, max, initial=0)
     return sum(each for each, most in zip(tensors, before, strict=False) if each > most)
 

@@ -21,7 +21,7 @@ _HOST_CLIP_BYTES, _HOST_CLIP_BYTES_ZERO3 = 4 + 8, 8 + 8 + 4
 _HOST_STATES_BYTES = 16
 _HOST_COPY_BYTES = 2
 # Elements that DeepSpeed's ZeRO 3 updates at a time (``sub_group_size``).
-_SUB_GROUP = 1_000_000_000
+DEEPSPEED_SUB_GROUP = 1_000_000_000
 
 
 def owned_parameters(parameters: LocalParameters, job: Job) -> int:
@@ -66,7 +66,7 @@ def update_bytes(parameters: LocalParameters, job: Job) -> int:
         return roots
     owned = owned_parameters(parameters, job)
     here = owned - host_parameters(owned, job)
-    part = min(here, _SUB_GROUP) if zero == 3 else here
+    part = min(here, DEEPSPEED_SUB_GROUP) if zero == 3 else here
     roots = roots * part // max(1, here)
     return max((size + 4) * part, 4 * part + roots - size * part * (zero < 3))
 
