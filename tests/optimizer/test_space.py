@@ -187,61 +187,49 @@ def test_graphs_are_looked_at_where_dense_products_are_small(hidden, graphs):
     assert {each.cuda_graphs for each in plain} == {graphs}
 
 
-@pytest.mark.parametrize(
-    ("layers", "nodes", "experts"), [(126, 4, 0), (61, 8, 0), (96, 12, 0), (7, 3, 0), (24, 2, 8)]
-)
-def test_the_constraints_of_the_shipped_space_lose_no_launchable_recipe(layers, nodes, experts):
-    question = toy_question()
-    moe = Moe(experts, 2, 512) if experts else None
-    question = dataclasses.replace(
-        question,
-        model=dataclasses.replace(question.model, num_layers=layers, moe=moe),
-        cluster=dataclasses.replace(question.cluster, num_nodes=nodes),
-    )
-    spec = shipped("megatron")
-    # The other knobs do not meet the constraints.
-    for name in ("recompute", "recompute_layers", "zero_stage", "tp_comm_overlap"):
-        del spec["knobs"][name]
-    for name in ("overlap_grad_reduce", "overlap_param_gather", "recompute_modules"):
-        del spec["knobs"][name]
-    for name in (
-        "cuda_graphs",
-        "overlap_moe_expert_parallel_comm",
-        "optimizer_states",
-        "fp8_param_gather",
-        "dp_shard",
-    ):
-        del spec["knobs"][name]
-    # What can be launched and is not looked at.
-    chosen = ("recompute_modules", "recompute_layers", "zero_stage", "sequence_length", "dp_shard")
-    chosen += ("micro_batch", "counted_ends")
-    spec["constraints"] = [
-        each for each in spec["constraints"] if not any(name in each for name in chosen)
-    ]
-    free = {key: value for key, value in spec.items() if key != "constraints"}
-    narrow, wide = (survey(compile_space(each, question)) for each in (spec, free))
-    assert set(narrow.recipes) == set(wide.recipes)
-    assert narrow.distinct_points < wide.distinct_points
+# Knobs that meet no constraint, and what can be launched and is not looked at.
+FREE = {
+    "megatron": (
+        *("recompute", "recompute_layers", "zero_stage", "tp_comm_overlap", "overlap_grad_reduce"),
+        *("overlap_param_gather", "recompute_modules", "cuda_graphs", "optimizer_states"),
+        *("overlap_moe_expert_parallel_comm", "fp8_param_gather", "dp_shard"),
+    ),
+    "large": (
+        *("recompute", "recompute_layers", "recompute_modules", "recompute_taper", "precision"),
+        *("overlap_moe_expert_parallel_comm", "overlap_param_gather", "tp_comm_overlap"),
+        "overlap_grad_reduce",
+    ),
+}
+UNLOOKED = {
+    "megatron": (
+        *("recompute_modules", "recompute_layers", "zero_stage", "sequence_length", "dp_shard"),
+        *("micro_batch", "counted_ends"),
+    ),
+    "large": (),
+}
 
 
 @pytest.mark.parametrize(
-    ("layers", "nodes", "experts", "mtp"),
-    [(30, 4, 0, 0), pytest.param(32, 3, 0, 0, marks=pytest.mark.deep), (13, 2, 8, 1)],
+    ("space", "layers", "nodes", "experts", "mtp"),
+    [
+        *(("megatron", 126, 4, 0, 0), ("megatron", 61, 8, 0, 0), ("megatron", 96, 12, 0, 0)),
+        *(("megatron", 7, 3, 0, 0), ("megatron", 24, 2, 8, 0)),
+        *(("large", 30, 4, 0, 0), ("large", 13, 2, 8, 1)),
+        pytest.param("large", 32, 3, 0, 0, marks=pytest.mark.deep),
+    ],
 )
-def test_the_constraints_of_the_large_space_lose_no_launchable_recipe(layers, nodes, experts, mtp):
+def test_the_constraints_of_spaces_lose_no_launchable_recipe(space, layers, nodes, experts, mtp):
     question = toy_question()
     moe = Moe(experts, 2, 512) if experts else None
     model = dataclasses.replace(question.model, num_layers=layers, moe=moe, num_mtp_layers=mtp)
     cluster = dataclasses.replace(question.cluster, num_nodes=nodes)
     question = dataclasses.replace(question, model=model, cluster=cluster)
-    spec = shipped("large")
-    # The other knobs do not meet the constraints.
-    for name in ("recompute", "recompute_layers", "recompute_modules", "recompute_taper"):
+    spec = shipped(space)
+    for name in FREE[space]:
         del spec["knobs"][name]
-    for name in ("overlap_moe_expert_parallel_comm", "overlap_param_gather", "precision"):
-        del spec["knobs"][name]
-    for name in ("tp_comm_overlap", "overlap_grad_reduce"):
-        del spec["knobs"][name]
+    spec["constraints"] = [
+        each for each in spec["constraints"] if not any(name in each for name in UNLOOKED[space])
+    ]
     free = {key: value for key, value in spec.items() if key != "constraints"}
     narrow, wide = (survey(compile_space(each, question)) for each in (spec, free))
     assert set(narrow.recipes) == set(wide.recipes)
