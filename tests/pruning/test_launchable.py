@@ -11,6 +11,7 @@ from trainscout.pruning.launchable import find_launchable
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
+from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import RULES, why_invalid
 
 CHOICES = {
@@ -36,9 +37,13 @@ class Probe(Recipe):
 READ: set[str] = set()
 
 
-@given(recipes, st.sampled_from([TINY, LLAMA, MOE]))
-def test_rules_read_only_the_fields_that_are_declared(recipe, model):
-    job = make_job(model)
+# Weights and adapters that no replica shards may be kept in fp32.
+KEPT = [{}, {"autocast": True}, {"lora": Lora(8), "fp32_adapters": True}]
+
+
+@given(recipes, st.sampled_from([TINY, LLAMA, MOE]), st.sampled_from(KEPT))
+def test_rules_read_only_the_fields_that_are_declared(recipe, model, kept):
+    job = make_job(model, training=kept)
     values = {name: getattr(recipe, name) for name in CHOICES}
     for name, rule in RULES.items():
         probed = replace(job, recipe=Probe(**values))
@@ -49,9 +54,13 @@ def test_rules_read_only_the_fields_that_are_declared(recipe, model):
             break
 
 
-@given(st.lists(recipes, min_size=1, max_size=30), st.sampled_from([TINY, LLAMA, MOE]))
-def test_columns_reject_what_single_recipes_are_rejected_for(drawn, model):
-    job: Job = make_job(model)
+@given(
+    st.lists(recipes, min_size=1, max_size=30),
+    st.sampled_from([TINY, LLAMA, MOE]),
+    st.sampled_from(KEPT),
+)
+def test_columns_reject_what_single_recipes_are_rejected_for(drawn, model, kept):
+    job: Job = make_job(model, training=kept)
     job_of = lambda recipe: replace(job, recipe=recipe)  # noqa: E731
     valid, rejected = find_launchable(RecipeTable.of(drawn), job_of)
     alone = [why_invalid(job_of(recipe)) for recipe in drawn]

@@ -47,9 +47,12 @@ class Job:
         framework = _chosen_framework(declared, self.recipe)
         if framework is not self.framework:
             object.__setattr__(self, "framework", framework)
-        if self.recipe.grad_dtype is not None and self.keeps_fp32:
+        recipe = self.recipe
+        # Degrees of 0 are refused later (``question.validity``).
+        divides = all((recipe.tp, recipe.pp, recipe.cp, recipe.ep, self.etp))
+        if recipe.grad_dtype is not None and divides and self.keeps_fp32:
             # Gradients of fp32 weights are what they are, whatever the recipe says.
-            plain = replace(self.recipe, grad_dtype=None)
+            plain = replace(recipe, grad_dtype=None)
             object.__setattr__(self, "framework", _chosen_framework(declared, plain))
 
     @property

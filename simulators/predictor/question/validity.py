@@ -102,6 +102,8 @@ def _batch_divides(job: Job) -> Broken:
 
 _WORLD = ("tp", "pp", "cp")
 _LAYOUT = knobs_entering(LAYOUT)
+# What says whether no replica shards weights, which then may be kept in fp32.
+_KEPT = (*_WORLD, "ep", "etp", "zero_stage")
 _EXPERTS = (
     *("tp", "cp", "pp", "vpp", "ep", "etp", "recompute"),
     *("overlap_moe_expert_parallel_comm", "use_tp_pp_dp_mapping"),
@@ -144,7 +146,9 @@ RULES: dict[str, Rule] = {
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), rules.recompute
     ),
     "packs": Rule(("framework", "micro_batch"), rules.packs),
-    "adapters": Rule(("framework", "tp", "recompute_modules", "precision"), model_rules.adapters),
+    "adapters": Rule(
+        ("framework", "recompute_modules", "precision", *_KEPT), model_rules.adapters
+    ),
     "teacher": Rule(
         (*_EXPERTS, "framework", "cp_comm_type", "sp", "tp_comm_overlap"), model_rules.teacher
     ),
@@ -156,10 +160,10 @@ RULES: dict[str, Rule] = {
         rules.offloaded_modules,
     ),
     "optimizer_states": Rule(
-        ("framework", "optimizer_states", "zero_stage", "precision"), rules.optimizer_states
+        ("framework", "optimizer_states", "precision", *_KEPT), rules.optimizer_states
     ),
     "host_optimizer": Rule(
-        ("framework", "optimizer_offload", "optimizer_states", "zero_stage", "precision"),
+        ("framework", "optimizer_offload", "optimizer_states", "precision", *_KEPT),
         rules.host_optimizer,
     ),
     "fp8_param_gather": Rule(
@@ -173,7 +177,7 @@ RULES: dict[str, Rule] = {
     "stored_activations": Rule(
         (
             *("activation_func_fp8_input_store", "framework", "precision"),
-            *("recompute", "recompute_modules"),
+            *("recompute", "recompute_modules", *_KEPT),
         ),
         rules.stored_activations,
     ),
