@@ -62,7 +62,8 @@ def join(arguments: Sequence[str]) -> int:
     job = collate(read_directory(options.traces), options.tolerance)
     command_tables.show(command_tables.collation_tables(job))
     hangs = any(problem.hangs for problem in job.order_problems)
-    return IMPOSSIBLE_LAUNCHES if job.mismatches or hangs else OK
+    wrong = hangs or any(not mismatch.guessed for mismatch in job.mismatches)
+    return IMPOSSIBLE_LAUNCHES if wrong else OK
 
 
 def export(arguments: Sequence[str]) -> int:

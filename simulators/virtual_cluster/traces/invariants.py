@@ -57,7 +57,6 @@ def check_trace(trace: events.Trace) -> tuple[Finding, ...]:
 
 def check_together(traces: Sequence[events.Trace]) -> tuple[Finding, ...]:
     """The broken invariants of what some or all ranks of one job do together."""
-    cause = "ranks took different branches on values that one of them could not know"
     found = []
     launched = [communication(trace) for trace in traces]
     matching = match(launched)
@@ -69,7 +68,11 @@ def check_together(traces: Sequence[events.Trace]) -> tuple[Finding, ...]:
     for mismatch in matching.mismatches:
         where = f"{mismatch.communicator}, call {mismatch.sequence}"
         problem = f"{mismatch.field} differs: {mismatch.first}; {mismatch.second}"
-        found.append(Finding("collectives match", None, where, problem, cause))
+        cause = "ranks took different branches on values that one of them could not know"
+        if mismatch.guessed:
+            cause += ", or got sizes from them: trainscout live runs ranks together"
+        sure = not mismatch.guessed
+        found.append(Finding("collectives match", None, where, problem, cause, sure))
     return tuple(found)
 
 

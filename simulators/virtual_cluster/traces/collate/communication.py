@@ -38,7 +38,8 @@ class Communicator:
 class Launch:
     """A communication that a rank launched, and where in the code (empty when not recorded).
 
-    ``index``: of the event in the rank's trace.
+    ``index``: of the event in the rank's trace. ``guessed``: whether the rank had read whole
+    numbers before that it could not know, as of tokens that another sends it.
     """
 
     rank: int
@@ -46,6 +47,7 @@ class Launch:
     event: events.Collective | events.PointToPoint
     site: str
     index: int
+    guessed: bool = False
 
     @property
     def where(self) -> str:
@@ -80,11 +82,14 @@ def communication(trace: events.Trace) -> Communication:
     launches: list[Launch] = []
     waits: list[tuple[int, events.WorkWait]] = []
     numbers: Counter[tuple[object, ...]] = Counter()
+    guessed = False
     for index, event in enumerate(trace.events):
         if type(event) is events.Site:
             sites[event.number] = event
         elif type(event) is events.WorkWait:
             waits.append((index, event))
+        elif type(event) is events.ValueRead:
+            guessed |= event.grade != "exact" and _whole(event.value)
         elif type(event) is events.Group:
             _add_group(rank, event, communicators, made)
         elif type(event) is events.Collective or type(event) is events.PointToPoint:
@@ -98,11 +103,15 @@ def communication(trace: events.Trace) -> Communication:
                 raise InputError("trace", f"rank {rank}", problem)
             numbers[order] += 1
             site = site_text(sites, event.site)
-            launches.append(Launch(rank, communicator, event, site, index))
+            launches.append(Launch(rank, communicator, event, site, index, guessed))
     collnet = frozenset(
         event.name for event in trace.events if type(event) is events.Group and event.collnet
     )
     return Communication(rank, communicators, tuple(launches), tuple(waits), collnet)
+
+
+def _whole(value: object) -> bool:
+    return type(value) is int or (isinstance(value, tuple) and any(map(_whole, value)))
 
 
 def _order(event: events.Collective | events.PointToPoint) -> tuple[object, ...]:

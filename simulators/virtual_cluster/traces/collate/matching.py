@@ -33,7 +33,7 @@ class Mismatch:
     """Two launches that should meet and do not fit; ``field`` differs.
 
     ``further`` counts those of the same communicator and field that follow: after the first
-    everything is usually out of step.
+    everything is usually out of step. ``guessed``: as of launches.
     """
 
     communicator: Communicator
@@ -42,6 +42,7 @@ class Mismatch:
     first: str
     second: str
     further: int = 0
+    guessed: bool = False
 
     def __str__(self) -> str:
         more = f"; {self.further} more like it follow" if self.further else ""
@@ -186,6 +187,7 @@ def _uneven_counts(ranks: Sequence[Communication]) -> Iterator[Mismatch]:
                 f"{counts[most]} of {by_rank[most].where} (the last)",
                 f"{counts[least]} of "
                 + (by_rank[least].where if least in by_rank else f"rank {least}"),
+                guessed=any(launch.guessed for launch in by_rank.values()),
             )
 
 
@@ -248,6 +250,7 @@ def _mismatch(
         field,
         side(first, values[0]),
         side(second, values[1]),
+        guessed=first.guessed or second.guessed,
     )
 
 

@@ -195,3 +195,18 @@ def test_ranks_that_do_not_meet_are_found() -> None:
     assert finding.invariant == "collectives match"
     assert "all_reduce" in finding.problem
     assert "reduce_scatter" in finding.problem
+    assert finding.certain
+
+
+def test_sizes_that_a_rank_could_not_know_are_no_certain_mismatch() -> None:
+    def uneven(rank: int, *counts: int, grade: str = "expected") -> Trace:
+        read = ValueRead("tolist", counts, grade, 0)
+        sent = Collective("all_to_all", "dp", 1, 24, 24, "float32", 0, 9, None, counts, (3, 3))
+        return trace(*step(0), read, sent, rank=rank)
+
+    (finding,) = check_together([uneven(0, 2, 4), uneven(1, 4, 2)])
+    assert "bytes from 0 to 1" in finding.problem
+    assert not finding.certain
+    assert "trainscout live" in finding.likely_cause
+    (finding,) = check_together([uneven(0, 2, 4, grade="exact"), uneven(1, 4, 2, grade="exact")])
+    assert finding.certain
