@@ -19,6 +19,7 @@ from . import events
 from .collate.communication import communication, site_text
 from .collate.matching import check_order, match
 from .fused import Held
+from .vocabulary import tensors
 
 # A step may keep a little more than the one before: a list of losses, a larger scratch buffer.
 GROWTH_BYTES = 1 << 20
@@ -143,8 +144,12 @@ def _parameters(trace: events.Trace) -> Iterator[Finding]:
 
 
 def _memory(trace: events.Trace) -> Iterator[Finding]:
-    """From the second step on, each ends with the memory the one before ended with."""
+    """From the second step on, each ends with the memory the one before ended with, unless it is
+    the first to update some parameters, whose state it makes."""
     ends: dict[int, int] = {}
+    # Parameters that no step has updated yet, and steps that are the first to.
+    idle: set[int] = set()
+    makes_state: set[int] = set()
     live = Held()
     inside: int | None = None
     for event in trace.events:
@@ -153,12 +158,17 @@ def _memory(trace: events.Trace) -> Iterator[Finding]:
             if inside is not None:
                 ends[inside] = live.total_bytes
             inside = event.step if event.phase == events.OPTIMIZER else None
+        elif isinstance(event, events.Parameters):
+            idle = set(event.storages)
+        elif idle and inside is not None and isinstance(event, events.Op):
+            updated = {each.storage for each in tensors(event.inputs)} & idle
+            makes_state |= {inside} if updated else set()
+            idle -= updated
     if inside is not None:
         ends[inside] = live.total_bytes
     steps = sorted(ends)
-    # The first step makes the optimizer's state.
     for before, after in itertools.pairwise(steps[1:]):
-        growth = ends[after] - ends[before]
+        growth = 0 if after in makes_state else ends[after] - ends[before]
         if growth > max(GROWTH_BYTES, GROWTH_SHARE * ends[before]):
             problem = f"{growth} bytes more are allocated than after step {before}"
             cause = "something keeps tensors of a step alive: a list of losses with their graphs, "

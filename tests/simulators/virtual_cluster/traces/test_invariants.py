@@ -34,7 +34,7 @@ from trainscout.simulators.virtual_cluster.traces.invariants import (
     check_trace,
 )
 
-WEIGHTS, ACTIVATION, GRADIENT = 1, 2, 3
+WEIGHTS, ACTIVATION, GRADIENT, HEAD = 1, 2, 3, 20
 PARAMETERS = Parameters(elements=1000, bytes=4000, storages=(WEIGHTS,))
 
 
@@ -128,6 +128,17 @@ def test_memory_that_grows_from_the_second_step_on_is_found() -> None:
     assert finding.invariant == "memory returns"
     assert finding.where == "end of step 2"
     assert str(8 << 20) in finding.problem
+
+
+def test_a_step_that_is_the_first_to_update_a_parameter_makes_its_state() -> None:
+    head = Op("aten._fused_adam_.default", (TensorSpec("float32", (8,), HEAD),), (), 0)
+    both = Parameters(elements=2000, bytes=8000, storages=(WEIGHTS, HEAD))
+    start = [both if each is PARAMETERS else each for each in step(0)]
+    start = [Alloc(HEAD, 4096, 0), *start, *step(1)]
+    state: list[Event] = [head, Alloc(HEAD + 1, 8 << 20, 0)]
+    assert check_trace(trace(*start, *step(2, state), *step(3, [head]))) == ()
+    (finding,) = check_trace(trace(*start, *step(2, [head]), *step(3, state)))
+    assert finding.where == "end of step 3"
 
 
 def test_a_loop_over_parameters_is_found_and_foreach_is_not() -> None:
