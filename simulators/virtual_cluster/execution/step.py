@@ -7,7 +7,8 @@ that built-in workloads have. What the frameworks overlap, bucket and prefetch i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,14 +30,22 @@ from trainscout.simulators.virtual_cluster.allocator.allocator_settings import A
 from trainscout.simulators.virtual_cluster.traces.collate.collated import Collated, collate
 from trainscout.simulators.virtual_cluster.traces.collate.communication import ranks_text
 from trainscout.simulators.virtual_cluster.traces.collate.probe import untraced_peers
-from trainscout.simulators.virtual_cluster.traces.events import OPTIMIZER, HostGap, Phase, Trace
+from trainscout.simulators.virtual_cluster.traces.events import (
+    FORWARD,
+    OPTIMIZER,
+    SETUP,
+    HostGap,
+    Op,
+    Phase,
+    Trace,
+)
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost
 from trainscout.simulators.virtual_cluster.walk.rendezvous import SEND_RECV
 
 from .answer import Replay, TracedStep, answer
 from .breakdown import Played
-from .issue import Issued, RankIssue, windows
+from .issue import Issued, RankIssue, Window, windows
 from .program import NO_CONTENT, Contents, Priced, Program
 from .rendezvous import JobRendezvous
 from .rules import FIELD, add_rules
@@ -143,6 +152,7 @@ def replay_ranks(
         assumptions=(
             *_assumptions(job, gpu, framework, cost, rendezvous, added, stated),
             *_between_steps(issued.values(), by_turns=any(w.by_turns for w in windowed.values())),
+            *_of_earlier_steps(job.traces, windowed),
             *(() if shared is None or switches is None else (_of_sharing(shared, switches),)),
         ),
     )
@@ -198,6 +208,34 @@ def _between_steps(issued: Iterable[Issued], *, by_turns: bool) -> Iterator[str]
             "does now and then (validation, generated text) counts in full; a step more may be "
             "without"
         )
+
+
+def _of_earlier_steps(
+    traces: Mapping[int, Trace], windowed: Mapping[int, Window]
+) -> Iterator[str]:
+    """That a step before did in forward passes what the step that counts does not.
+
+    First steps too: text is sampled before the first of several updates. What they alone do, such
+    as make an optimizer's state, is no forward pass.
+    """
+    for rank, trace in traces.items():
+        window = windowed[rank]
+        launched: Counter[int] = Counter()
+        phase, now = SETUP, -1
+        for index, event in enumerate(trace.events[: window.stop]):
+            if isinstance(event, Phase):
+                phase, now = event.phase, -1 if index >= window.step_start else event.step
+            elif phase == FORWARD and isinstance(event, Op):
+                launched[now] += 1
+        most = max(launched, key=launched.__getitem__, default=-1)
+        if launched[most] > 1.5 * launched[-1] > 0:
+            yield (
+                f"forward passes of step {most} launch {launched[most]:,} operations, those of "
+                f"the last {launched[-1]:,}: what comes before several updates (sampled text) or "
+                "every so many steps is no part of the step time; trainscout live prints the "
+                "script's own times"
+            )
+            return
 
 
 def _assumptions(

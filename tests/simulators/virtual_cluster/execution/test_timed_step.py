@@ -64,6 +64,20 @@ def test_what_the_last_step_alone_does_is_said() -> None:
     assert told.startswith("the last step launches 5 kernels, the one before 2: ")
 
 
+def test_what_only_earlier_steps_do_is_said() -> None:
+    script = alone()
+    # Text is sampled for two updates.
+    for number in range(4):
+        script.step(number)
+        for _ in range(1 if number % 2 else 4):
+            script.gemm(SMALL)
+        script.step(number, "optimizer")
+        script.gemm(SMALL)
+    (told,) = [each for each in play(script).assumptions if "forward passes" in each]
+    assert told.startswith("forward passes of step 0 launch 4 operations, those of the last 1: ")
+    assert not any("forward passes" in each for each in play(steps(3)).assumptions)
+
+
 def test_an_evaluation_that_ends_the_script_is_no_step() -> None:
     script = steps(3)
     script.step(3)
