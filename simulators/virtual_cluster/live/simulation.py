@@ -13,7 +13,7 @@ end (``network``), and their announced ends move.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
@@ -175,9 +175,21 @@ class Simulation:
         nothing while none waits."""
         hosts = self.hosts.values()
         waits = [host.describe_wait() for host in hosts if host.wait is not None]
-        waits += self._transfers.unfinished
+        waits += [*self._transfers.unfinished, *self._stuck()]
         ended = [str(host.rank) for host in hosts if host.finished]
         return [*waits, f"ranks that have ended: {', '.join(ended)}"] if waits and ended else waits
+
+    def _stuck(self) -> Iterator[str]:
+        """Communications that a rank has begun and others have only launched, behind others."""
+        for rank, device in self._devices.items():
+            for task in device.early:
+                assert task.transfer is not None
+                others = [each for each in task.transfer.members if each.start_ps is None]
+                if others:
+                    site = f" at {task.site}" if task.site else ""
+                    ranks = ", ".join(str(each.rank) for each in sorted(others, key=_key))
+                    behind = f"it waits behind other work of rank {ranks}"
+                    yield f"rank {rank} has begun {task.name}{site}; {behind}"
 
     # Hosts
 

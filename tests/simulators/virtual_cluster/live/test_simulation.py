@@ -275,6 +275,21 @@ def test_ranks_that_wait_for_each_other_are_told_with_their_places():
     assert "held up by recv" in text
 
 
+def test_sends_in_front_of_each_others_receives_are_told():
+    scripts = {
+        rank: [
+            *(group(0, 1), send("0-1", 1 - rank, 0, 8, work=0)),
+            *(receive("0-1", 1 - rank, 0, 8, work=1), WorkWait(1, 0), kernel(1e-3), DEVICE),
+        ]
+        for rank in range(2)
+    }
+    with pytest.raises(DeadlockError) as caught:
+        play(scripts)
+    for rank in range(2):
+        begun = f"rank {rank} has begun send; it waits behind other work of rank {1 - rank}"
+        assert begun in str(caught.value)
+
+
 def test_a_rank_that_ended_leaves_its_peers_waiting():
     scripts = {0: [group(0, 1), collective("0-1", 0, 8), DEVICE], 1: [group(0, 1)]}
     with pytest.raises(DeadlockError, match=r"not yet there: 1(.|\n)*have ended: 1"):
