@@ -350,7 +350,8 @@ class Allocator:
         return released_bytes >= wanted
 
     def _collect_garbage(self, threshold_bytes: float) -> None:
-        """Give back the segments longest unused until the process holds less than a threshold."""
+        """Give back segments unused for longer than they are on average, all of them, until the
+        process holds less than a threshold."""
         pool = self._pools[0]
         while self.reserved_bytes > threshold_bytes:
             whole = [block for block in pool.all_free() if block.whole]
@@ -359,7 +360,7 @@ class Allocator:
             ages = [pool.searches - block.born for block in whole]
             mean = sum(ages) / len(ages)
             for block, age in zip(whole, ages, strict=True):
-                if age >= mean and self.reserved_bytes > threshold_bytes:
+                if age >= mean:
                     release_segment(self._device, block)
 
     def _give_back(self, block: Block) -> None:

@@ -178,6 +178,17 @@ def test_garbage_collection_gives_old_segments_back_before_new_ones_are_taken() 
     assert one.retries == 0
 
 
+def test_garbage_collection_takes_all_older_segments_and_not_only_what_suffices() -> None:
+    one = allocator("garbage_collection_threshold:0.5", capacity=200 * MIB)
+    one.limit(1.0)
+    for block in [one.allocate(40 * MIB), one.allocate(46 * MIB)]:
+        one.free(block)
+    one.free(one.allocate(50 * MIB))
+    # Either of the first two would do.
+    one.allocate(60 * MIB)
+    assert one.reserved_bytes == 110 * MIB
+
+
 def test_unsplittable_blocks_serve_only_large_requests() -> None:
     one = allocator("max_split_size_mb:50")
     one.free(one.allocate(60 * MIB))
