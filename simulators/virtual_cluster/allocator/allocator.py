@@ -19,7 +19,12 @@ from dataclasses import astuple, dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 
-from .allocator_settings import BLOCK_BYTES, SMALL_REQUEST_BYTES, AllocatorSettings, segment_bytes
+from .allocator_settings import (
+    BLOCK_BYTES,
+    SMALL_REQUEST_BYTES,
+    SMALL_SEGMENT_BYTES,
+    AllocatorSettings,
+)
 from .segments import (
     Block,
     Device,
@@ -114,7 +119,10 @@ class Allocator:
         self.settings = settings or AllocatorSettings()
         self._device = Device(capacity_bytes - outside_bytes)
         self._allowed_bytes: int | None = None
-        self._pools = (Pool(small=False), Pool(small=True))
+        self._pools = (
+            Pool(small=False, page_bytes=self.settings.large_segment_bytes),
+            Pool(small=True, page_bytes=SMALL_SEGMENT_BYTES),
+        )
         self._plain = not self.settings.power2_divisions
         # Freed blocks that other streams may still use, by stream, in order of freeing.
         self._deferred: dict[int, deque[tuple[int, Block]]] = {}
@@ -313,7 +321,7 @@ class Allocator:
         if block is None:
             self.out_of_memories += 1
             raise OutOfMemory(
-                size if self.settings.expandable_segments else segment_bytes(size),
+                size if self.settings.expandable_segments else self.settings.segment_bytes(size),
                 self.capacity_bytes,
                 self.outside_bytes,
                 self.capacity_bytes - self.outside_bytes - self.reserved_bytes,
@@ -326,7 +334,7 @@ class Allocator:
     def _take(self, pool: Pool, stream: int, size: int) -> Block | None:
         if self.settings.expandable_segments:
             return grown_block(self._device, pool, stream, size)
-        return new_segment(self._device, pool, stream, segment_bytes(size))
+        return new_segment(self._device, pool, stream, self.settings.segment_bytes(size))
 
     def _release_oversize(self, pool: Pool, stream: int, size: int) -> bool:
         """Give back blocks too large to be split, enough of them for a request.

@@ -18,7 +18,7 @@ BLOCK_BYTES = 512
 # Requests up to this size come from the small pool, in segments of ``SMALL_SEGMENT_BYTES``.
 SMALL_REQUEST_BYTES = MIB
 SMALL_SEGMENT_BYTES = 2 * MIB
-# Larger ones share segments of ``LARGE_SEGMENT_BYTES``; from ``OWN_SEGMENT_BYTES`` on a request
+# Larger ones share segments of ``large_segment_bytes``; from ``OWN_SEGMENT_BYTES`` on a request
 # gets one of its own size, rounded up to ``SEGMENT_ROUNDING_BYTES``.
 LARGE_SEGMENT_BYTES = 20 * MIB
 OWN_SEGMENT_BYTES = 10 * MIB
@@ -26,6 +26,7 @@ SEGMENT_ROUNDING_BYTES = 2 * MIB
 
 FIELD = "PYTORCH_CUDA_ALLOC_CONF"
 _OPTIONS = (
+    "large_segment_size_mb",
     "max_split_size_mb",
     "max_non_split_rounding_mb",
     "roundup_power2_divisions",
@@ -36,6 +37,7 @@ _OPTIONS = (
 _IGNORED = (
     "backend", "pinned_use_cuda_host_register", "pinned_num_register_threads",
     "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
+    "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb",
     "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "graph_capture_record_stream_reuse",
 )  # fmt: skip
 # Divisions of powers of two may be declared per size from 1 MiB to 64 GiB.
@@ -46,6 +48,8 @@ _LARGEST_INTERVAL_MB = 65536
 class AllocatorSettings:
     """One process's settings; the defaults are PyTorch's.
 
+    ``large_segment_bytes``: segments that requests below 10 MiB share, and the pages of those that
+    expand.
     ``max_split_bytes``: free blocks of at least this size are not split (None: all are).
     ``max_rounding_bytes``: such a block serves only requests that leave less of it unused.
     ``power2_divisions``: (upper bound of the request in bytes, divisions) by size; a request is
@@ -54,6 +58,7 @@ class AllocatorSettings:
     which old free segments are given back (0: never; works only under a memory fraction).
     """
 
+    large_segment_bytes: int = LARGE_SEGMENT_BYTES
     max_split_bytes: int | None = None
     max_rounding_bytes: int = LARGE_SEGMENT_BYTES
     power2_divisions: tuple[tuple[int, int], ...] = ()
@@ -74,7 +79,10 @@ class AllocatorSettings:
                     raise InputError(f"{FIELD}.backend", value, "is not modelled", "native")
                 continue
             require_choice(FIELD, name, _OPTIONS)
-            if name == "max_split_size_mb":
+            if name == "large_segment_size_mb":
+                least = OWN_SEGMENT_BYTES // MIB + 1
+                values["large_segment_bytes"] = _mebibytes(name, value, least)
+            elif name == "max_split_size_mb":
                 values["max_split_bytes"] = _mebibytes(name, value, LARGE_SEGMENT_BYTES // MIB + 1)
             elif name == "max_non_split_rounding_mb":
                 values["max_rounding_bytes"] = _mebibytes(name, value, 21)
@@ -104,19 +112,18 @@ class AllocatorSettings:
                 return divisions
         return self.power2_divisions[-1][1]
 
+    def segment_bytes(self, block_bytes: int) -> int:
+        """Bytes asked of the device for a block that no free one can serve."""
+        if block_bytes <= SMALL_REQUEST_BYTES:
+            return SMALL_SEGMENT_BYTES
+        if block_bytes < OWN_SEGMENT_BYTES:
+            return self.large_segment_bytes
+        return -(-block_bytes // SEGMENT_ROUNDING_BYTES) * SEGMENT_ROUNDING_BYTES
+
     @cached_property
     def never_splits_from(self) -> float:
         """``max_split_bytes``, infinite when every block may be split."""
         return float("inf") if self.max_split_bytes is None else self.max_split_bytes
-
-
-def segment_bytes(block_bytes: int) -> int:
-    """Bytes asked of the device for a block that no free one can serve."""
-    if block_bytes <= SMALL_REQUEST_BYTES:
-        return SMALL_SEGMENT_BYTES
-    if block_bytes < OWN_SEGMENT_BYTES:
-        return LARGE_SEGMENT_BYTES
-    return -(-block_bytes // SEGMENT_ROUNDING_BYTES) * SEGMENT_ROUNDING_BYTES
 
 
 def _options(text: str) -> list[tuple[str, str]]:

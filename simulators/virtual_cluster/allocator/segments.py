@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 
-from .allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
-
 # Blocks of device memory and the pools that keep free ones in best-fit order.
 
 
@@ -47,11 +45,13 @@ class Block:
 class Pool:
     """Free blocks of one size class by stream, ordered by size, then address.
 
-    ``unmapped`` holds address space of expandable segments, ordered by address.
+    ``unmapped`` holds address space of expandable segments, ordered by address, which grow by
+    ``page_bytes``.
     """
 
-    def __init__(self, small: bool) -> None:
+    def __init__(self, small: bool, page_bytes: int) -> None:
         self.small = small
+        self.page_bytes = page_bytes
         self.free: dict[int, list[tuple[int, int, Block]]] = {}
         self.unmapped: dict[int, list[tuple[int, Block]]] = {}
         self.searches = 0
@@ -149,11 +149,6 @@ def release_segment(device: Device, block: Block) -> None:
     device.segments -= 1
 
 
-def page_bytes(pool: Pool) -> int:
-    """Granularity at which an expandable segment grows."""
-    return SMALL_SEGMENT_BYTES if pool.small else LARGE_SEGMENT_BYTES
-
-
 def grown_block(device: Device, pool: Pool, stream: int, size: int) -> Block | None:
     """A free block of at least ``size`` bytes (out of the pool) at the end of mapped memory.
 
@@ -162,8 +157,9 @@ def grown_block(device: Device, pool: Pool, stream: int, size: int) -> Block | N
     """
     block = _growth_place(pool, stream, size)
     if block is None:
-        space = -(-device.budget_bytes * 9 // 8 // page_bytes(pool)) * page_bytes(pool)
-        space = max(space, -(-size // page_bytes(pool)) * page_bytes(pool))
+        page = pool.page_bytes
+        space = -(-device.budget_bytes * 9 // 8 // page) * page
+        space = max(space, -(-size // page) * page)
         block = Block(device.addresses(space), space, stream, pool, mapped=False)
         pool.add(block)
         device.segments += 1
@@ -197,7 +193,7 @@ def _growth_place(pool: Pool, stream: int, size: int) -> Block | None:
 
 def _map(device: Device, space: Block, size: int) -> bool:
     """Map the first ``size`` bytes of unmapped space, in whole pages, and join neighbours."""
-    page = page_bytes(space.pool)
+    page = space.pool.page_bytes
     mapped = min(-(-size // page) * page, space.bytes)
     if not device.reserve(mapped):
         return False
@@ -214,7 +210,7 @@ def _map(device: Device, space: Block, size: int) -> bool:
 
 def unmap_pages(device: Device, block: Block) -> int:
     """Give back the whole pages inside a free block; returns their bytes."""
-    pool, page = block.pool, page_bytes(block.pool)
+    pool, page = block.pool, block.pool.page_bytes
     first = -(-block.address // page) * page
     last = (block.address + block.bytes) // page * page
     if last <= first:

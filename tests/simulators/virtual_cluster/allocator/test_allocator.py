@@ -213,6 +213,15 @@ def test_oversize_blocks_are_given_back_first() -> None:
     assert one.retries == 1
 
 
+@pytest.mark.parametrize("expands", [False, True])
+def test_large_segments_are_as_large_as_asked_for(expands: bool) -> None:
+    one = allocator(f"large_segment_size_mb:12,expandable_segments:{expands}")
+    one.allocate(5 * MIB)
+    assert one.reserved_bytes == 12 * MIB
+    one.allocate(30 * MIB)
+    assert one.reserved_bytes == (36 if expands else 42) * MIB
+
+
 @pytest.mark.parametrize(
     ("text", "requested", "rounded"),
     [
@@ -277,6 +286,7 @@ def test_figures_have_torchs_names() -> None:
     ("text", "field"),
     [
         ("max_split_size_mb:20", "max_split_size_mb"),
+        ("large_segment_size_mb:10", "large_segment_size_mb"),
         ("max_split_sise_mb:40", "max_split_size_mb"),
         ("expandable_segments:true", "expandable_segments"),
         ("roundup_power2_divisions:3", "roundup_power2_divisions"),
