@@ -24,7 +24,16 @@ from .ir import Alloc, Block, Gemm, GroupedGemm, Op, Streaming
 from .mlp import mlp_part
 from .moe import moe_parts
 from .parameters import LocalParameters, layer_parameters
-from .part import ATTENTION_RESIDUAL, Part, checkpointed, compose, hidden_norm, norm, residual
+from .part import (
+    ATTENTION_RESIDUAL,
+    Part,
+    beside_rerun_bytes,
+    checkpointed,
+    compose,
+    hidden_norm,
+    norm,
+    residual,
+)
 from .per_layer_input import layer_part
 from .quantise import weight_copies
 from .recompute import OPERATIONS, recompute_parts
@@ -77,7 +86,8 @@ def layer_blocks(
         # Autocast keeps its copies of weights until the model's forward pass ends.
         ops = tuple(op for part in parts for op in part.forward)
         input_bytes += sum(each.bytes for each in weight_copies(shard, ops))
-        return checkpointed(name, parts, input_bytes, stops_early=shard.recompute_stops_early)
+        early, beside = shard.recompute_stops_early, beside_rerun_bytes(shard)
+        return checkpointed(name, parts, input_bytes, beside_bytes=beside, stops_early=early)
     if recompute == "selective":
         chosen = frozenset(modules.split("+"))
         at_once = OPERATIONS in chosen

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .elementwise import kept_of_norm, norm_ops
+from .elementwise import kept_of_norm, norm_ops, writes_norm
 from .ir import Alloc, Block, Collective, Free, Gemm, GroupedGemm, Op, Streaming
 from .shard import Shard
 
@@ -129,15 +129,21 @@ def until_needed(ops: Sequence[Op]) -> tuple[Op, ...]:
 
 
 def checkpointed(
-    name: str, parts: Sequence[Part], input_bytes: int, *, stops_early: bool = False
+    name: str,
+    parts: Sequence[Part],
+    input_bytes: int,
+    *,
+    beside_bytes: int = 0,
+    stops_early: bool = False,
 ) -> tuple[Block, Block]:
     """Blocks of a fully recomputed layer: only its input is kept, the forward runs twice, the
-    second time ``until_needed`` if it ``stops_early``."""
+    second time ``until_needed`` if it ``stops_early``. ``beside_bytes`` are beside that input and
+    what the layer keeps when it runs again."""
     plain_forward, plain_backward = compose(name, parts)
     rerun = tuple(op for op in plain_forward.ops if not isinstance(op, Alloc))
     again = until_needed(rerun) if stops_early else rerun
     backward = tuple(op for op in plain_backward.ops if not isinstance(op, Free))
-    saved = sum(part.kept_bytes for part in parts)
+    saved = sum(part.kept_bytes for part in parts) + beside_bytes
     transient = max((part.forward_peak_bytes for part in parts), default=0)
     return (
         Block(
@@ -149,10 +155,19 @@ def checkpointed(
         Block(
             f"{name}_backward",
             (*again, *backward, Free("layer_input", input_bytes)),
-            max(plain_forward.peak_bytes, saved + plain_backward.peak_bytes),
+            max(plain_forward.peak_bytes + beside_bytes, saved + plain_backward.peak_bytes),
             plain_forward.forward_ops + plain_backward.forward_ops,
         ),
     )
+
+
+def beside_rerun_bytes(shard: Shard) -> int:
+    """What there is beside a layer's input and all that it keeps when it runs again: its result,
+    unless it stops early, less the input, which is what its first norm keeps, but for an RMSNorm
+    in operations, which keeps an fp32 copy of a 16-bit one."""
+    keeps_input = shard.stream_bytes == 4 or not writes_norm(shard)
+    more = (not shard.recompute_stops_early) - keeps_input
+    return more * shard.local_tokens * shard.model.residual_width * shard.stream_bytes
 
 
 def hidden_norm(shard: Shard, name: str, keep_output: float) -> Part:
@@ -164,17 +179,22 @@ def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: float
     """LayerNorm or RMSNorm.
 
     ``keep_output``: bytes per element at which the next layer keeps the output (0: not kept).
+    Backward an RMSNorm in operations holds its fp32 input, five fp32 tensors as large, and the
+    gradient that goes past it (``LlamaRMSNorm`` of Transformers 5 on virtual GPUs).
     """
     elements, size = tokens * width, shard.stream_bytes
     saved = [Alloc(f"{name}_input", elements * size), *kept_of_norm(shard, name, elements)]
     if keep_output:
         saved.append(Alloc(f"{name}_output", int(elements * keep_output)))
     forward, backward = norm_ops(shard, name, elements)
+    held = 2 * elements * size
+    if writes_norm(shard):
+        held = (24 + size) * elements - sum(tensor.bytes for tensor in saved)
     return Part(
         forward=tuple(forward),
         backward=tuple(backward),
         saved=tuple(saved),
-        backward_peak_bytes=2 * elements * size,
+        backward_peak_bytes=held,
         module="layernorm",
     )
 

@@ -22,7 +22,7 @@ from .layer import layer_parts
 from .linear import linear
 from .mlp import mlp_part
 from .parameters import LocalParameters, layer_parameters
-from .part import Part, checkpointed, norm, residual
+from .part import Part, beside_rerun_bytes, checkpointed, norm, residual
 from .shard import Shard
 from .state_space import convolution
 
@@ -128,7 +128,10 @@ def _checkpointed_layer(shard: Shard, layer: Sequence[Part]) -> Part:
     """A layer of which only the input is kept, and which runs again ahead of its backward pass."""
     kept = shard.tokens * shard.model.hidden_size * shard.stream_bytes
     stops_early = shard.recompute_stops_early
-    forward, backward = checkpointed("tower", layer, kept, stops_early=stops_early)
+    beside = beside_rerun_bytes(shard)
+    forward, backward = checkpointed(
+        "tower", layer, kept, beside_bytes=beside, stops_early=stops_early
+    )
     return Part(
         tuple(op for op in forward.ops if not isinstance(op, Alloc)),
         tuple(op for op in backward.ops if not isinstance(op, Free)),

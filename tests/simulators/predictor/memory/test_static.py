@@ -85,6 +85,14 @@ def test_peaks_are_those_recorded(job, recorded) -> None:
     assert min(stage.kind.values()) >= 0
 
 
+def test_a_norm_in_operations_holds_five_fp32_tensors_in_its_backward_pass() -> None:
+    """Where an MLP is narrow, that is the peak of a layer that runs again."""
+    job = llama("huggingface", 1, 0, 8, 1, 2048, "full", PURE)
+    job = replace(job, model=replace(job.model, vocab_size=2048, ffn_hidden_size=2048))
+    peak = ReplaySimulator().without_error_bar(job).memory.peak_allocated_bytes
+    assert peak - WORKSPACE == pytest.approx(2_284_657_664, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("software", "fp32", "layers", "recorded_gib"),
     [

@@ -238,3 +238,20 @@ def test_the_last_product_of_a_layer_is_not_made_again(
     assert not {"qkv_fwd", "fc1_fwd", "expert_fc1_fwd"} & set(missing)
     forward = [op for op in ours if getattr(op, "name", "").endswith("_fwd")]
     assert len(forward) < len([op for op in theirs if getattr(op, "name", "").endswith("_fwd")])
+
+
+@pytest.mark.parametrize(
+    ("fused_norm", "stops_early", "beside"),
+    [(True, True, -1), (True, False, 0), (False, True, 0), (False, False, 1)],
+)
+def test_a_recomputed_layer_holds_its_result_and_its_input_once(
+    fused_norm: bool, stops_early: bool, beside: int
+) -> None:
+    """But of an RMSNorm in operations, which keeps a copy of its input."""
+    training = {"fusion": "eager", "fused_norm": fused_norm, "recompute_stops_early": stops_early}
+    shard = Shard.of(make_job(LLAMA_8B, training=training))
+    forward, backward = layer_blocks(shard, DENSE_LAYER, "none")
+    _, again = layer_blocks(shard, DENSE_LAYER, "full")
+    saved = sum(op.bytes for op in forward.ops if isinstance(op, Alloc))
+    hidden = shard.local_tokens * shard.model.hidden_size * shard.stream_bytes
+    assert again.peak_bytes == saved + backward.peak_bytes + beside * hidden
