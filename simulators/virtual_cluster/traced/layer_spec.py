@@ -37,6 +37,7 @@ TRANSFORMER_ENGINE, LOCAL = "transformer_engine", "local"
 _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
     "fusion": ("fused",),
     "fused_norm": (True,),
+    "masked_attention": (False,),
     "rope": ("halves",),
     "repeats_kv": (False,),
     "separate_projections": (False,),

@@ -128,6 +128,7 @@ def test_groups_fit_in_the_fewest_ranks() -> None:
     [
         ("framework.fusion", TINY, {"training": {"fusion": "eager"}}),
         ("framework.cross_entropy", TINY, {"training": {"cross_entropy": "eager"}}),
+        ("framework.masked_attention", TINY, {"training": {"masked_attention": True}}),
         (
             "framework.fused_experts",
             MOE,
