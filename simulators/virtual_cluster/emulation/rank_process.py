@@ -358,7 +358,7 @@ def _begin_trace(
     state = virtual.state
     if not waits_for_program(options.script):
         watch(options.rank, state.recorder)
-    read = before.watch()
+    read = before.watch(options.payloads)
 
     def ended(code: int) -> int:
         gap = code == EMULATOR_GAP

@@ -13,6 +13,7 @@ import stat
 import struct
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.virtual_cluster.traces.invariants import Finding
@@ -28,8 +29,9 @@ class RanksBefore:
         self._began_s = time.time()
         self._steps = mmap.mmap(-1, 8)
 
-    def watch(self) -> list[str]:
-        """Files that this rank reads from now on and ranks before it wrote, as they are found."""
+    def watch(self, besides: Path | None) -> list[str]:
+        """Files that this rank reads from now on and ranks before it wrote, as they are found;
+        ``besides``: of this folder none, in which they leave what they send."""
         found: list[str] = []
         started_s = time.time()
 
@@ -37,6 +39,8 @@ class RanksBefore:
             if event != "open" or not isinstance(args[0], str) or (args[2] or 0) & _WRITES:
                 return
             if args[0] in found or args[0].endswith(".pyc"):
+                return
+            if besides is not None and os.path.dirname(args[0]) == str(besides):
                 return
             with contextlib.suppress(OSError):
                 state = os.stat(args[0])

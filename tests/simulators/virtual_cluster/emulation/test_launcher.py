@@ -196,6 +196,8 @@ def test_a_rank_that_begins_where_another_ended_is_told_why(
     (tmp_path / "own.py").touch()
     (tmp_path / "script.py").write_text(SAVES.replace("LAST", str(last)))
     options = ["--world-size", "2", "--rank", "0,1", "--output", str(tmp_path / "traces")]
+    # What ranks send each other is no file of the script's.
+    options += ["--payloads", str(tmp_path / "sent")]
     assert main([*options, "--", "script.py"]) == 0
     problem = (
         "1 optimizer steps, where a rank before it took 3; it read what ranks of this command"
