@@ -89,14 +89,7 @@ def sinks(model: Model) -> str | None:
 def impossible(job: Job) -> tuple[str, ...]:
     """What of a job's layers Megatron-LM has no arguments for, in words."""
     model, recipe = job.model, job.recipe
-    words = ["norms behind attention and MLP"] * model.post_norms
-    words += ["norms inside attention and MLP"] * model.inner_norms
-    words += ["norms over all heads"] * model.qk_norm_whole
-    words += [f"a residual of {model.residual_streams} streams"] * (model.residual_streams > 1)
-    words += ["dense MLPs of several widths"] * (len(model.ffn_widths) > 1)
-    words += ["inputs of each layer's own"] * (model.per_layer_input is not None)
-    words += [f"the {tower.name} tower" for tower in model.towers]
-    words += ["latents in place of words"] * (model.diffusion is not None)
+    words = list(model.special_parts)
     hybrid = is_hybrid(model)
     words += [
         f"layers of kind {name}"

@@ -422,9 +422,7 @@ class Model:
 
     def mixer(self, layer: Layer) -> Mixer | None:
         """How a layer mixes tokens; None: it does not."""
-        if layer.mixer == NONE:
-            return None
-        return self.kinds.get(layer.mixer, _ATTENTION)
+        return None if layer.mixer == NONE else self.kinds.get(layer.mixer, _ATTENTION)
 
     def for_layer(self, layer: Layer) -> Model:
         """The model with a layer's own heads and MLP in place of its usual ones."""
@@ -470,13 +468,18 @@ class Model:
 
     @property
     def special_layers(self) -> tuple[str, ...]:
-        """What sets layers apart from attention and an MLP or experts, in words; empty where
-        nothing does (``is_plain``)."""
+        """What sets layers apart from attention and an MLP or experts, in words."""
         found = [f"layers of kind {name}" for name in self.kinds]
         for half in ("mixer", "mlp"):
             if any(getattr(layer, half) == NONE for layer in self.layer_kinds):
                 found.append(f"layers without {half}")
-        found += [f"a residual of {self.residual_streams} streams"] * (self.residual_streams > 1)
+        found += ["experts in a width of their own"] * bool(self.moe and self.moe.latent_size)
+        return (*found, *self.special_parts)
+
+    @property
+    def special_parts(self) -> tuple[str, ...]:
+        """What sets a model apart that neither its layers' kinds nor its experts say, in words."""
+        found = [f"a residual of {self.residual_streams} streams"] * (self.residual_streams > 1)
         found += ["dense MLPs of several widths"] * (len(self.ffn_widths) > 1)
         found += ["inputs of each layer's own"] * (self.per_layer_input is not None)
         found += [f"the {tower.name} tower" for tower in self.towers]
@@ -484,7 +487,6 @@ class Model:
         found += ["a head for masked words"] * self.masked_head
         found += ["one vector a sequence in place of words"] * (self.pooled is not None)
         found += ["residuals scaled by layers"] * self.layer_scale
-        found += ["experts in a width of their own"] * bool(self.moe and self.moe.latent_size)
         found += ["values of another width than keys"] * (self.value_head_dim is not None)
         found += ["norms behind attention and MLP"] * self.post_norms
         found += ["norms inside attention and MLP"] * self.inner_norms

@@ -94,6 +94,14 @@ def test_what_megatron_has_no_arguments_for_is_not_written(
     assert any(words in reason for reason in launch.impossible)
 
 
+@pytest.mark.parametrize("field", [{"masked_head": True}, {"value_head_dim": 64}])
+def test_what_no_argument_of_megatron_lm_says_is_not_written(field: dict[str, object]) -> None:
+    model = replace(MODELS["llama3_8b"], **field)
+    (launch,) = launches(make_job(model), "megatron_lm")
+    assert launch.script is None
+    assert set(model.special_parts) <= {each.removeprefix("model: ") for each in launch.impossible}
+
+
 @pytest.mark.parametrize("arguments", ["--hybrid-override-pattern MX*", "--window-size wide"])
 def test_patterns_that_megatron_refuses_are_refused(arguments: str, tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
