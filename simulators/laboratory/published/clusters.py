@@ -18,8 +18,8 @@ from .words import Statement
 # rather than having a slow one each, and NCCL takes other algorithms over fewer, faster NICs.
 _SLOWEST_NIC_GBPS, _SLOWEST_INFINIBAND_GBPS = 100.0, 200.0
 _COUNTS = {"one": 1, "two": 2, "four": 4, "eight": 8}
-# Of a node whose GPUs have no network of their own: one adapter, as clouds' servers have.
-_ETHERNET_GBPS = 100.0
+# Of a node whose ranks talk TCP over its host's adapter, as clouds' servers have one.
+_HOST_ADAPTER_GBPS = 100.0
 
 # GPUs of the boards that have NVSwitches; on the boards of half as many (HGX A100, H100 and H200
 # 4-GPU) every pair has a third of the links (NVIDIA's HGX data sheets).
@@ -42,6 +42,7 @@ _PRICED_AS = {
     "": ("infiniband", "fabric not published: infiniband"),
     "omni-path": ("omni_path", ""),
     "ethernet": ("roce", "Ethernet is priced as RoCE of the same rate"),
+    "sockets": ("roce", "Ethernet is priced as RoCE of the same rate"),
 }
 
 
@@ -73,7 +74,8 @@ def cluster_of(
     own = (phrase.value for phrase in _FABRICS if phrase.pattern.search(text))
     named = statement.get("fabric") or next(own, None)
     if rate is None:
-        rate = _ETHERNET_GBPS / per_node if named == "ethernet" else server.nic_gbps
+        # NICs of servers that have one for each GPU run Ethernet at InfiniBand's rate (RoCE).
+        rate = _HOST_ADAPTER_GBPS / per_node if named == "sockets" else server.nic_gbps
         if nodes > 1:
             assumed.append(f"node network not published: {rate:g} Gb/s per GPU")
     fabric, words = _PRICED_AS.get(named or "", (named or "", ""))

@@ -279,6 +279,9 @@ def test_a_fabric_in_the_notes_is_used():
     priced = replayable(notes="Ethernet")
     assert priced.job.cluster.fabric == "roce"
     assert any("Ethernet is priced as RoCE" in text for text in priced.assumptions)
+    own = replayable(notes="Ethernet", inter_link_gbps_per_gpu=None)
+    assert own.job.cluster.nic_gbps == own.job.gpu.server.nic_gbps
+    assert any("node network not published" in text for text in own.assumptions)
     shared = replayable(notes="NCCL_IB_DISABLE=1", inter_link_gbps_per_gpu=None).job.cluster
     assert (shared.fabric, shared.nic_gbps * shared.nics_per_node) == ("roce", 100)
     counted = replayable(notes="4x100G NICs per node", inter_link_gbps_per_gpu=None)
