@@ -85,7 +85,8 @@ class GemmRates:
     """Hardware rates the tile model needs: SMs, FLOP/s of one SM, DRAM bytes/s.
 
     ``reference_peak_per_sm`` is the per-SM peak of the GPU the coefficients were fitted on,
-    ``sustained_flops_per_s`` what the whole board's power feeds for long (may be infinite).
+    ``sustained_flops_per_s`` what the whole board's power feeds for long (may be infinite),
+    ``reached_per_sm`` what the best tile reaches, where it was measured (else 0).
     """
 
     sms: int
@@ -93,6 +94,7 @@ class GemmRates:
     dram_bytes_per_s: float
     reference_peak_per_sm: float
     sustained_flops_per_s: float
+    reached_per_sm: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,12 +122,15 @@ def tile_variants(coefficients: GemmCoefficients, rates: GemmRates) -> TileVaria
     # Useful time, plus the reference GPU's loss carried over as a time.
     loss = (1.0 / efficiency - 1.0) / rates.reference_peak_per_sm
     loss = np.maximum(loss, (1.0 / LOOP_CEILING - 1.0) / rates.peak_per_sm)
+    s_per_flop = 1.0 / rates.peak_per_sm + loss
+    if rates.reached_per_sm:
+        s_per_flop /= s_per_flop.min() * rates.reached_per_sm
     area = rows * columns / together
     return TileVariants(
         rows=rows,
         columns=columns,
         slots=np.floor(rates.sms / together),
-        loop_s_per_k=2.0 * area * (1.0 / rates.peak_per_sm + loss),
+        loop_s_per_k=2.0 * area * s_per_flop,
         fixed_s=coefficients.tile_latency_s + area * coefficients.epilogue_s_per_element,
         l2_s_per_k=(rows + columns) / (coefficients.l2_bytes_per_s_per_sm * rates.sms),
     )
@@ -194,6 +199,7 @@ def _machine(
         dram_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         reference_peak_per_sm=choice.fit.peak_per_sm(precision) or peak_per_sm,
         sustained_flops_per_s=sustained_flops_per_s(gpu, precision),
+        reached_per_sm=0.0 if precision == "fp32" else (gpu.products_reach or 0.0) * peak_per_sm,
     )
     return choice.coefficients, rates, tile_variants(choice.coefficients, rates), choice.evidence
 

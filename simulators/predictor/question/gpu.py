@@ -48,6 +48,9 @@ class Gpu:
     products_of: str = ""
     """Another GPU whose fitted matrix products it is priced by, scaled by their peaks; "": of its
     architecture the most similar one's."""
+    products_reach: float | None = None
+    """Share of its published dense peak that the largest products reach, where measured and no
+    fit says so: over 1 where it runs at more than the clock that peak is of."""
     usual_server: UsualServer | None = None
     """The machine it usually comes in; None: that of its architecture."""
     published_as: tuple[str, ...] = ()
@@ -72,6 +75,8 @@ class Gpu:
         if self.sustained_fraction is not None and not 0 < self.sustained_fraction <= 1:
             field, value = "gpu.sustained_fraction", self.sustained_fraction
             raise InputError(field, value, "is out of range", "0 < x <= 1")
+        if self.products_reach is not None:
+            require_positive("gpu.products_reach", self.products_reach)
         for pattern in self.published_as:
             try:
                 re.compile(pattern)

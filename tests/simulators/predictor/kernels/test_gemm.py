@@ -70,9 +70,9 @@ def test_plateau_of_a_board_that_says_what_it_holds() -> None:
 
 
 def test_a_board_may_say_whose_products_it_is_priced_by() -> None:
-    # RTX 3090 reaches 60 of 71.2 TFLOPS and more (above); both have half their rate in fp32 sums.
-    for name in ("rtx4090", "rtx5090"):
-        assert 0.8 < tflops(name, 8192, 8192, 8192, "bf16") * 1e12 / GPUS[name].peak("bf16") < 1
+    # What zzc0721/torch-performance-test-data prints for them at this size, issues 78, 96 and 124.
+    for name, found in (("rtx4090", 160.2), ("rtx5090", 234.8)):
+        assert tflops(name, 8192, 8192, 8192, "bf16") == pytest.approx(found, rel=0.04)
     with pytest.raises(InputError, match=r"gpu\.products_of"):
         price_kernels(replace(GPUS["rtx4090"], products_of="h1000"), [gemm(64, 64, 64, "bf16")])
 
@@ -166,7 +166,8 @@ def test_never_beats_the_roofline(gpu, m, n, k, batch, layout, accumulate, data)
     op = gemm(m, n, k, dtype, batch=batch, layout=layout, accumulate=accumulate)
     prices = price_kernels(device, [op])
     moved = batch * ELEMENT_BYTES[dtype] * (m * k + k * n + m * n)
-    assert prices.seconds[0] >= 2.0 * batch * m * n * k / device.peak(dtype)
+    rate = device.peak(dtype) * max(1.0, device.products_reach or 1.0)
+    assert prices.seconds[0] >= 2.0 * batch * m * n * k / rate
     assert prices.seconds[0] >= moved / device.memory_bandwidth_bytes_per_s
     assert 0.0 <= prices.memory_bound[0] <= 1.0
 
