@@ -31,6 +31,7 @@ from trainscout.simulators.virtual_cluster.traces.perfetto import EventTimes
 from .breakdown import Played, breakdown
 from .issue import Issued
 from .program import MARK, NO_CONTENT, Contents, Priced
+from .window import Window
 
 # Memory of one rank over its trace: the allocator's events at the times of the replay.
 
@@ -260,6 +261,7 @@ class TracedStep:
     ``mfu`` the same of the model's own FLOPs where they were given. ``evidence_share``: share of
     device seconds priced as measured, fitted, estimated; ``coverage_share``: by what turned
     operations into kernels; ``unknown_operations``: share of those no rule knows, by name.
+    ``updates`` of parameters were replayed, as ``steps`` steps, whose mean the step is.
     """
 
     step_time_s: float
@@ -276,6 +278,8 @@ class TracedStep:
     unknown_operations: dict[str, float]
     mismatches: tuple[str, ...]
     assumptions: tuple[str, ...]
+    updates: int
+    steps: int
 
     @property
     def fits(self) -> bool:
@@ -288,8 +292,12 @@ def answer(
     allocator: AllocatorSettings,
     model_flops: float | None,
     assumptions: tuple[str, ...],
+    counted: Window,
 ) -> TracedStep:
-    """Read the times of a replay. ``groups_of``: the communicators a played rank uses."""
+    """Read the times of a replay. ``groups_of``: the communicators a played rank uses.
+
+    ``counted``: a rank's window, of whose steps the mean is stated.
+    """
     ends = {rank: _ends(replay, issued) for rank, issued in replay.issued.items()}
     before_s = max(end[0] for end in ends.values())
     step_s = max(end[1] for end in ends.values()) - before_s
@@ -315,14 +323,16 @@ def answer(
                 rank=rank,
                 ranks=len(replay.job.ranks_of_class(rank)),
                 times=_event_times(replay, issued, begin_s),
-                breakdown_s=_named(parts[-1], step_s),
+                breakdown_s=_named(parts[-1] / counted.steps, step_s),
                 memory=memory,
-                flops=float(replay.priced.flops[contents_of(replay, issued)].sum()),
+                flops=float(replay.priced.flops[contents_of(replay, issued)].sum())
+                / counted.steps,
             )
         )
     critical = min(range(len(ranks)), key=lambda place: parts[place][PART_INDEX[BUBBLE]])
     hardware = sum(rank.flops * rank.ranks for rank in ranks)
     precision = main_precision(replay)
+    step_s /= counted.steps
     peak = replay.gpu.peak(precision) * replay.job.world_size * step_s
     shares = shares_of(replay)
     return TracedStep(
@@ -340,6 +350,8 @@ def answer(
         unknown_operations=shares.unknown,
         mismatches=tuple(map(str, replay.job.mismatches)),
         assumptions=assumptions,
+        updates=counted.updates,
+        steps=counted.steps,
     )
 
 

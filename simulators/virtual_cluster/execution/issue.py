@@ -2,125 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.priced import COMPUTE, HOST, OPTIMIZER, PART_INDEX
 from trainscout.simulators.virtual_cluster.traces import events, rank_walk
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
-from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 from trainscout.simulators.virtual_cluster.walk.launches import HostCalls, HostCost
 
 from .program import DEVICE, MARK, Contents, Program
 from .program import HOST as HOST_ROLE
 from .rendezvous import JobRendezvous
-
-# Which part of a trace is replayed: its last step that updates, with the one before as a run-up.
-
-
-@dataclass(frozen=True)
-class Window:
-    """Events ``start`` to ``stop`` of a trace are played; from ``step_start`` they are the step
-    that counts. Equal when there is no run-up. ``by_turns``: what it updates no step before did,
-    which updated others."""
-
-    start: int
-    step_start: int
-    stop: int
-    by_turns: bool = False
-
-
-def windows(traces: Mapping[int, events.Trace]) -> dict[int, Window]:
-    """The window of each rank's trace: the same steps for all, up to the last that updates.
-
-    With one step traced it is played from a cold start. An evaluation that ends a script is none.
-    Where optimizers of unlike parameters step by turns (a GAN's), all that comes between two
-    updates of the same ones counts.
-
-    Raises:
-        InputError: when ranks traced different steps, or none.
-    """
-    starts = {rank: _step_starts(trace) for rank, trace in traces.items()}
-    numbers = {rank: tuple(sorted(found)) for rank, found in starts.items()}
-    if len(set(numbers.values())) > 1:
-        shown = {rank: list(steps) for rank, steps in numbers.items()}
-        raise InputError("traces.steps", shown, "differ between ranks", "the same steps of all")
-    if not all(numbers.values()):
-        allowed = "a forward, backward or optimizer phase"
-        raise InputError("traces.steps", 0, "none was traced", allowed)
-    steps = next(iter(numbers.values()))
-    updates = {rank: _updated(trace) for rank, trace in traces.items()}
-    # Without any update all steps count.
-    last = max((step for found in updates.values() for step in found), default=steps[-1])
-    before = min(_before(last, found) for found in updates.values())
-    others = [
-        set().union(*(found[step] for step in found if step < last)) for found in updates.values()
-    ]
-    by_turns = all(
-        seen and found.get(last) and not seen & found[last]
-        for seen, found in zip(others, updates.values(), strict=True)
-    )
-    return {rank: _window(starts[rank], before, last, traces[rank], by_turns) for rank in traces}
-
-
-def _step_starts(trace: events.Trace) -> dict[int, int]:
-    """Where each step begins: its first phase."""
-    found: dict[int, int] = {}
-    for index, event in enumerate(trace.events):
-        if isinstance(event, events.Phase) and event.phase != events.SETUP:
-            found.setdefault(event.step, index)
-    return found
-
-
-def _updated(trace: events.Trace) -> dict[int, set[int]]:
-    """Storages that optimizers read or wrote, by step; not of scalars, which they may share."""
-    found: dict[int, set[int]] = {}
-    now: set[int] | None = None
-    for event in trace.events:
-        if isinstance(event, events.Phase):
-            updates = event.phase == events.OPTIMIZER
-            now = found.setdefault(event.step, set()) if updates else None
-        elif now is not None and isinstance(event, events.Op):
-            now.update(
-                each.storage
-                for each in tensors(event.inputs)
-                if each.storage is not None and math.prod(each.shape) > 1
-            )
-    return found
-
-
-def _before(last: int, updated: Mapping[int, set[int]]) -> int:
-    """The step that updated what ``last`` does; if none did, that before it."""
-    of_last = updated.get(last, set())
-    alike = (step for step in updated if step < last and updated[step] & of_last)
-    return max(alike, default=last - 1)
-
-
-def _window(
-    starts: Mapping[int, int], before: int, last: int, trace: events.Trace, by_turns: bool
-) -> Window:
-    stop = min((starts[step] for step in starts if step > last), default=len(trace.events))
-    start = min(starts[step] for step in starts if step >= before)
-    counts = min(starts[step] for step in starts if step > before)
-    return Window(_with_early_transfers(start, trace), counts, stop, by_turns)
-
-
-def _with_early_transfers(start: int, trace: events.Trace) -> int:
-    """A pipeline's later stages receive before their first forward pass, which begins the step:
-    back to the first transfer since the last collective or optimizer's step."""
-    found = start
-    for index in range(start - 1, -1, -1):
-        event = trace.events[index]
-        if isinstance(event, events.PointToPoint):
-            found = index
-        elif isinstance(event, events.Collective) or (
-            isinstance(event, events.Phase) and event.phase == events.OPTIMIZER
-        ):
-            break
-    return found
-
+from .window import Window
 
 NO_TASK = -1
 _HOST_PART = PART_INDEX[HOST]

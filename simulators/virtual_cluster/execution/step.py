@@ -7,7 +7,6 @@ that built-in workloads have. What the frameworks overlap, bucket and prefetch i
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,11 +30,8 @@ from trainscout.simulators.virtual_cluster.traces.collate.collated import Collat
 from trainscout.simulators.virtual_cluster.traces.collate.communication import ranks_text
 from trainscout.simulators.virtual_cluster.traces.collate.probe import untraced_peers
 from trainscout.simulators.virtual_cluster.traces.events import (
-    FORWARD,
     OPTIMIZER,
-    SETUP,
     HostGap,
-    Op,
     Phase,
     Trace,
 )
@@ -45,11 +41,12 @@ from trainscout.simulators.virtual_cluster.walk.rendezvous import SEND_RECV
 
 from .answer import Replay, TracedStep, answer
 from .breakdown import Played
-from .issue import Issued, RankIssue, Window, windows
+from .issue import Issued, RankIssue
 from .program import NO_CONTENT, Contents, Priced, Program
 from .rendezvous import JobRendezvous
 from .rules import FIELD, add_rules
 from .sharing import SETTLED, SharedTimes, Wire, run_shared
+from .window import Window, launched, windows
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
@@ -73,8 +70,9 @@ def replay_ranks(
 ) -> TracedStep:
     """Predict one step of a job from the traces of all its ranks, or of some of each class.
 
-    The last step traced counts; the one before it is played as a run-up. Ranks fill the nodes of
-    the cluster in order, of which as many are used as the job needs.
+    The last step traced counts (where steps repeat a pattern, all of it); the one before it is
+    played as a run-up. Ranks fill the nodes of the cluster in order, of which as many are used as
+    the job needs.
 
     Args:
         traces: of one job.
@@ -151,10 +149,11 @@ def replay_ranks(
         model_flops=model_flops,
         assumptions=(
             *_assumptions(job, gpu, framework, cost, rendezvous, added, stated),
-            *_between_steps(issued.values(), by_turns=any(w.by_turns for w in windowed.values())),
+            *_between_steps(issued.values(), next(iter(windowed.values()))),
             *_of_earlier_steps(job.traces, windowed),
             *(() if shared is None or switches is None else (_of_sharing(shared, switches),)),
         ),
+        counted=next(iter(windowed.values())),
     )
 
 
@@ -194,9 +193,13 @@ def used_part(cluster: Cluster, world_size: int) -> Cluster:
     return dataclasses.replace(cluster, num_nodes=-(-world_size // cluster.gpus_per_node))
 
 
-def _between_steps(issued: Iterable[Issued], *, by_turns: bool) -> Iterator[str]:
-    """That a script did in the step that counts what it does every so many steps."""
-    if by_turns:
+def _between_steps(issued: Iterable[Issued], window: Window) -> Iterator[str]:
+    """How many updates count, or that a script did in the one what it does every so many steps."""
+    if window.updates > 1:
+        of = "their mean is stated" if window.steps > 1 else "together they are a step"
+        yield f"every {window.updates} updates of parameters do the same again: {of}"
+        return
+    if window.by_turns:
         yield (
             "the last step updates other tensors than those before: where optimizers step by "
             "turns (a GAN's), it is one's part alone; trace more steps (run --steps 4)"
@@ -210,30 +213,40 @@ def _between_steps(issued: Iterable[Issued], *, by_turns: bool) -> Iterator[str]
         )
 
 
+_TWICE = (
+    ", unless all of it is traced twice (run --steps); trainscout live prints the script's own "
+    "times"
+)
+
+
 def _of_earlier_steps(
     traces: Mapping[int, Trace], windowed: Mapping[int, Window]
 ) -> Iterator[str]:
-    """That a step before did in forward passes what the step that counts does not.
+    """That steps before did in forward passes, or communicated, what those that count do not.
 
     First steps too: text is sampled before the first of several updates. What they alone do, such
-    as make an optimizer's state, is no forward pass.
+    as make an optimizer's state, is no forward pass, and may communicate.
     """
     for rank, trace in traces.items():
         window = windowed[rank]
-        launched: Counter[int] = Counter()
-        phase, now = SETUP, -1
-        for index, event in enumerate(trace.events[: window.stop]):
-            if isinstance(event, Phase):
-                phase, now = event.phase, -1 if index >= window.step_start else event.step
-            elif phase == FORWARD and isinstance(event, Op):
-                launched[now] += 1
-        most = max(launched, key=launched.__getitem__, default=-1)
-        if launched[most] > 1.5 * launched[-1] > 0:
+        work = launched(trace, window.last)
+        earlier, counted = work[: -window.updates], work[-window.updates :]
+        most = max(range(len(earlier)), key=lambda step: earlier[step].forward, default=0)
+        now = sum(step.forward for step in counted)
+        if earlier and earlier[most].forward > 1.5 * now > 0:
             yield (
-                f"forward passes of step {most} launch {launched[most]:,} operations, those of "
-                f"the last {launched[-1]:,}: what comes before several updates (sampled text) or "
-                "every so many steps is no part of the step time; trainscout live prints the "
-                "script's own times"
+                f"forward passes of step {most} launch {earlier[most].forward:,} operations, "
+                f"those of the last {now:,}: what comes before several updates (sampled text) or "
+                f"every so many steps is no part of the step time{_TWICE}"
+            )
+            return
+        most = max(range(len(earlier)), key=lambda step: earlier[step].communications, default=0)
+        now = max(step.communications for step in counted)
+        if most and earlier[most].communications > 1.5 * now:
+            yield (
+                f"step {most} launches {earlier[most].communications:,} communications, the last "
+                f"{now:,}: what happens every so many steps (weights are averaged) is no part of "
+                f"the step time{_TWICE}"
             )
             return
 

@@ -109,8 +109,9 @@ def _prediction(
     if counts is not None and counts.step > counts.traced:
         period_s = micro_batch_period_s(step, traces, counts)
         more = counts.step - counts.traced
-        breakdown_s[REPEATED] = more * period_s
-        step_s += more * period_s
+        more_s = more * period_s * step.updates / step.steps
+        breakdown_s[REPEATED] = more_s
+        step_s += more_s
         repeats = counts.step / counts.traced
         assumptions += (
             f"{counts.traced} of {counts.step} micro-batches were traced; the others take "
@@ -213,7 +214,7 @@ def micro_batch_period_s(step: TracedStep, traces: Sequence[Trace], counts: Micr
     rank = max(step.ranks, key=lambda each: each.rank)
     trace = next(each for each in traces if each.header.rank == rank.rank)
     begins = np.array(_backward_begins(rank, trace))
-    passes, left = divmod(len(begins), counts.traced)
+    passes, left = divmod(len(begins), counts.traced * step.updates)
     if left or not passes or counts.traced <= counts.period:
         raise InvalidLaunchError(
             f"rank {rank.rank} runs {len(begins)} backward passes, which are not those of "

@@ -16,7 +16,7 @@ from tests.simulators.virtual_cluster.emulation.sections import emulate, emulate
 from trainscout.simulators.predictor.workload.ir import Streaming, kernel_flops
 from trainscout.simulators.virtual_cluster.emulation.report import watch
 from trainscout.simulators.virtual_cluster.emulation.unknown_values import Unknown
-from trainscout.simulators.virtual_cluster.execution.issue import windows
+from trainscout.simulators.virtual_cluster.execution.window import windows
 from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,
     FORWARD,

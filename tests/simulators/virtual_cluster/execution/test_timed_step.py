@@ -64,17 +64,78 @@ def test_what_the_last_step_alone_does_is_said() -> None:
     assert told.startswith("the last step launches 5 kernels, the one before 2: ")
 
 
-def test_what_only_earlier_steps_do_is_said() -> None:
+def sampled(updates: int, *, read: bool, every: int = 3) -> Script:
+    """Four products more before every so many updates, of whose result the others make use."""
     script = alone()
-    # Text is sampled for two updates.
-    for number in range(4):
+    for number in range(updates):
         script.step(number)
-        for _ in range(1 if number % 2 else 4):
+        text = 100 + number // every * every
+        for _ in range(1 if number % every else 4):
+            script.gemm(SMALL)
+        if read or number % every == 0:
+            sample = events.TensorSpec("bfloat16", (SMALL, SMALL), text)
+            script.events.append(events.Op("aten.mm.default", (sample, sample), (sample,), 0))
+        else:
             script.gemm(SMALL)
         script.step(number, "optimizer")
         script.gemm(SMALL)
-    (told,) = [each for each in play(script).assumptions if "forward passes" in each]
-    assert told.startswith("forward passes of step 0 launch 4 operations, those of the last 1: ")
+    return script
+
+
+@pytest.mark.parametrize("more", range(4))
+def test_updates_that_share_what_one_sampled_are_a_step_together(more: int) -> None:
+    step = play(sampled(6 + more, read=True))
+    assert step.step_time_s == pytest.approx((5 + 2 + 2 + 3) * gemm_s(SMALL, 1))
+    assert "every 3 updates of parameters do the same again: together" in str(step.assumptions)
+    assert step.ranks[0].flops == 12 * 2 * SMALL**3
+
+
+def test_what_no_later_update_reads_is_shared_out_over_steps() -> None:
+    step = play(sampled(8, read=False))
+    assert step.step_time_s == pytest.approx((5 + 2 + 2 + 3) / 3 * gemm_s(SMALL, 1))
+    assert "their mean is stated" in str(step.assumptions)
+    assert step.ranks[0].flops == 4 * 2 * SMALL**3
+
+
+@pytest.mark.parametrize("updates", [4, 5, 6])
+def test_weights_averaged_after_every_second_update_count_by_half(updates: int) -> None:
+    script = alone()
+    for number in range(updates):
+        script.step(number)
+        script.gemm(BIG)
+        script.step(number, "optimizer")
+        script.gemm(SMALL)
+        script.step(number, "other")
+        if number % 2:
+            script.gemm(BIG)
+    expected = gemm_s(SMALL, 1) + 1.5 * gemm_s(BIG, 1)
+    if updates == 4:
+        # Seen once: after the second update, or after the last, which is no part of a step.
+        expected = gemm_s(SMALL, 1) + gemm_s(BIG, 1)
+    assert play(script).step_time_s == pytest.approx(expected)
+
+
+def test_communication_of_earlier_steps_alone_is_said() -> None:
+    scripts = [Script(rank, 2) for rank in range(2)]
+    for script in scripts:
+        script.group("g", 0, 1)
+        for number in range(4):
+            script.step(number)
+            script.gemm(SMALL)
+            script.step(number, "optimizer")
+            script.gemm(SMALL)
+            script.step(number, "other")
+            if number == 1:
+                script.collective("g", MIB)
+    (told,) = [each for each in play(*scripts).assumptions if "communications" in each]
+    assert told.startswith("step 2 launches 1 communications, the last 0: ")
+
+
+def test_what_only_earlier_steps_do_is_said() -> None:
+    # Text is sampled once, for more updates than were traced.
+    step = play(sampled(3, read=True))
+    (told,) = [each for each in step.assumptions if "forward passes" in each]
+    assert told.startswith("forward passes of step 0 launch 5 operations, those of the last 2: ")
     assert not any("forward passes" in each for each in play(steps(3)).assumptions)
 
 
