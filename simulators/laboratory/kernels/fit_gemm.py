@@ -128,7 +128,8 @@ def fit_gemm(
     rows = rows[(rows["layout"] != "NT") & (rows["flops"] <= LONGEST_BURST_FLOPS)]
     enough_rows(len(rows))
     per_sm = peak / gpu.sms
-    rates = gemm.GemmRates(gpu.sms, per_sm, gpu.memory_bandwidth_bytes_per_s, per_sm, np.inf)
+    bandwidth, granule = gpu.memory_bandwidth_bytes_per_s, gemm.inner_granule(dtype)
+    rates = gemm.GemmRates(gpu.sms, per_sm, bandwidth, per_sm, np.inf, inner_granule=granule)
     element = gemm.ELEMENT_BYTES[dtype]
     train, test = split_by_weights(rows)
     tiles = gpu.architecture.gemm_tiles

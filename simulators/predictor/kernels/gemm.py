@@ -4,7 +4,7 @@ For each tile shape ``a x b``, made by one SM or by two together,
 
     tiles  = ceil(m / a) ceil(n / b) batch            x = tiles / slots
     waves  = max(1, x + partial_wave (ceil(x) - x))
-    loop   = 2 a b ceil_64(k) / (peak of its SMs x efficiency)
+    loop   = 2 a b ceil_g(k) / (peak of its SMs x efficiency)      g: INNER_GRANULE
     compute = waves (loop + latency + a b epilogue)
 
 or, with fewer tiles than slots, ``s <= 1 / x`` workers share the inner dimension of a tile,
@@ -53,7 +53,11 @@ from .coefficients import GemmCoefficients, GroupedCoefficients
 
 Floats = NDArray[np.float64]
 
+# Elements of the inner dimension that a tile's loop takes at once. Kernels for CUDA cores take 8,
+# as CUTLASS's SIMT tiles do: taken as 64, products of 64 < k < 128 are 22 % too slow on H100 and
+# 36 % on A100-PCIE (medians of 178 and 207 rows of sitar-lab/NeuSight; 3 % either way with 8).
 INNER_GRANULE = 64
+SIMT_INNER_GRANULE = 8
 SMALLEST_SPLIT = 256
 # No published search for the fastest matrix product sustains more of the dense peak: V100
 # 0.90 (DeepBench), A40 0.90 (vidur), A100 0.87, H100 0.80, B200 0.78 (stas00/ml-engineering);
@@ -86,7 +90,8 @@ class GemmRates:
 
     ``reference_peak_per_sm`` is the per-SM peak of the GPU the coefficients were fitted on,
     ``sustained_flops_per_s`` what the whole board's power feeds for long (may be infinite),
-    ``reached_per_sm`` what the best tile reaches, where it was measured (else 0).
+    ``reached_per_sm`` what the best tile reaches, where it was measured (else 0);
+    ``inner_granule``: what a loop takes of the inner dimension at a time.
     """
 
     sms: int
@@ -95,6 +100,7 @@ class GemmRates:
     reference_peak_per_sm: float
     sustained_flops_per_s: float
     reached_per_sm: float = 0.0
+    inner_granule: int = INNER_GRANULE
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -146,13 +152,13 @@ def compute_seconds(
     coefficients: GemmCoefficients,
     rates: GemmRates,
 ) -> Floats:
-    """Seconds of the tensor-core side of each GEMM, shape (ops,); sizes are (ops,)."""
+    """Seconds of the compute side of each GEMM, shape (ops,); sizes are (ops,)."""
     m, n, k, batch = m[:, None], n[:, None], k[:, None], batch[:, None]
     output_tiles = np.ceil(m / variants.rows) * np.ceil(n / variants.columns) * batch
     filled = output_tiles / variants.slots
     waves = filled + coefficients.partial_wave * (np.ceil(filled) - filled)
     np.maximum(waves, 1.0, out=waves)
-    inner = np.ceil(k / INNER_GRANULE) * INNER_GRANULE
+    inner = np.ceil(k / rates.inner_granule) * rates.inner_granule
     seconds = waves * (inner * variants.loop_s_per_k + variants.fixed_s)
     # Partial sums are fp32, written once and read once by the reduction.
     sums_s = (m * n * batch) * (8.0 * coefficients.split_traffic / rates.dram_bytes_per_s)
@@ -187,6 +193,11 @@ def misaligned_factor(contiguous: NDArray[np.int64], factors: Mapping[str, float
     return factor
 
 
+def inner_granule(precision: str) -> int:
+    """Elements of the inner dimension that a tile's loop takes at a time."""
+    return SIMT_INNER_GRANULE if precision == "fp32" else INNER_GRANULE
+
+
 @functools.lru_cache(maxsize=256)
 def _machine(
     gpu: Gpu, precision: str
@@ -200,6 +211,7 @@ def _machine(
         reference_peak_per_sm=choice.fit.peak_per_sm(precision) or peak_per_sm,
         sustained_flops_per_s=sustained_flops_per_s(gpu, precision),
         reached_per_sm=0.0 if precision == "fp32" else (gpu.products_reach or 0.0) * peak_per_sm,
+        inner_granule=inner_granule(precision),
     )
     return choice.coefficients, rates, tile_variants(choice.coefficients, rates), choice.evidence
 
@@ -236,7 +248,11 @@ def price_gemms(
     compute = compute_seconds(m, n, k, batch, element, variants, coefficients, rates)
     # Rows of the left operand are contiguous in m only for the weight gradient.
     contiguous = np.gcd(sizes[:, 1], np.where(weight_gradient, sizes[:, 0], sizes[:, 2]))
-    if precision != "fp32":
+    if precision == "fp32":
+        # A matrix with a vector has kernels of its own (cuBLAS's gemv) that fill no tiles.
+        vector = np.minimum(m, n) == 1.0
+        compute[vector] = (2.0 * m * n * k * batch)[vector] / gpu.peak(precision)
+    else:
         compute *= misaligned_factor(contiguous, gpu.architecture.misaligned_factors)
     compute *= np.where((batch > 1) & ~grouped, coefficients.batched_factor, 1.0)
     if sustained and rates.sustained_flops_per_s < np.inf:

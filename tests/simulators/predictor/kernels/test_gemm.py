@@ -127,6 +127,31 @@ def test_misaligned_h100(n: int, expected: float) -> None:
     assert tflops("h100", 8192, n, 4096) == pytest.approx(expected, rel=0.12)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "m", "n", "k", "batch", "measured_us"),
+    [
+        # sitar-lab/NeuSight, torch 2.1, TF32 off.
+        ("h100", 2048, 2048, 96, 1024, 20199.0),
+        ("h100", 3072, 3072, 96, 512, 23899.0),
+        ("a100_80_pcie", 2048, 2048, 96, 40, 1842.5),
+        ("a100_40_pcie", 819, 489, 29, 803, 1825.0),
+        ("a100_40_pcie", 703, 904, 22, 180, 537.67),
+    ],
+)
+def test_thin_products_on_cuda_cores(
+    gpu: str, m: int, n: int, k: int, batch: int, measured_us: float
+) -> None:
+    (predicted,) = seconds(gpu, gemm(m, n, k, "fp32", batch=batch))
+    assert predicted == pytest.approx(measured_us * 1e-6, rel=0.25)
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 16384), (16384, 1)])
+def test_a_matrix_with_a_vector_is_read_once(m: int, n: int) -> None:
+    (predicted,) = seconds("h100", gemm(m, n, 16384, "fp32"))
+    read_s = 4 * 16384**2 / GPUS["h100"].memory_bandwidth_bytes_per_s
+    assert read_s < predicted < 1.2 * read_s
+
+
 def test_odd_token_count_costs_nothing() -> None:
     aligned, odd = seconds("h100", gemm(4096, 8192, 8192), gemm(4095, 8192, 8192))
     assert odd == pytest.approx(aligned, rel=1e-3)
