@@ -344,9 +344,8 @@ def _ring_us(kind: str, size_bytes: int, option: Option, wiring: Wiring, bus_gbs
 
 
 def host_us(link_us: float, wiring: Wiring) -> float:
-    """Time on the host memory that GPUs without NVLink share once they are more than a pair."""
-    shared = wiring.link == "pci" and wiring.ranks_per_node > 2
-    return wiring.ranks_per_node * link_us if shared else 0.0
+    """Time on the host memory that all GPUs share whose bytes are staged there."""
+    return wiring.ranks_per_node * link_us if wiring.through_host else 0.0
 
 
 def _ll_slowdown(kind: str, option: Option, wiring: Wiring) -> float:

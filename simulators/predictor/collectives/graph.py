@@ -39,7 +39,8 @@ class Wiring:
     fraction of them it really gets (siblings, oversubscription), which NCCL does not know of,
     ``exchange_share`` what of that an all-to-all gets, ``nvlink_peak_gbs`` one GPU's NVLink rate
     on paper. ``max_channels`` is what NCCL is held to (None: nothing). ``nvswitch``: GPUs of a
-    node reach each other over switches; ``sharp``: those between nodes sum what it sends.
+    node reach each other over switches; ``sharp``: those between nodes sum what it sends;
+    ``through_host``: what GPUs of a node send each other is staged in the host's memory.
     """
 
     ranks: int
@@ -62,6 +63,7 @@ class Wiring:
     nvswitch: bool = False
     sharp: bool = False
     exchange_share: float = 1.0
+    through_host: bool = False
 
     def __hash__(self) -> int:
         return hash((self.ranks, self.nodes, self.nics, self.nic_gbs, self.nic_share))
@@ -181,6 +183,7 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
         max_channels=cluster.nccl_max_channels,
         nvswitch=cluster.nvswitch and link == "nvlink",
         sharp=cluster.sharp and nodes > 1 and communicator.collnet,
+        through_host=link == "pci" and _staged(ranks_per_node, gpu, cluster),
         exchange_share=min(1.0, plugin.exchange_share * carried) / min(1.0, carried),
     )
 
@@ -201,6 +204,13 @@ def slower_wirings(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> tu
     others += [(rate, count) for rate in reversed(rates) for count in counts[1:]]
     networks = (replace(cluster, nic_gbps=rate, nics_per_node=count) for rate, count in others)
     return tuple(wiring_of(communicator, gpu, network) for network in networks)
+
+
+def _staged(ranks_per_node: int, gpu: Gpu, cluster: Cluster) -> bool:
+    """Whether NCCL stages what crosses PCIe in host memory: where the driver knows no peers, and
+    across any host but AMD's, whose root complexes NCCL lets peers cross (``ncclTopoCheckP2p``). A
+    pair is taken to share a switch."""
+    return gpu.pcie_staged or (ranks_per_node > 2 and cluster.cpu != "amd")
 
 
 def _links_to_members(ranks_per_node: int, gpu: Gpu, cluster: Cluster) -> float:

@@ -39,6 +39,9 @@ class Gpu:
     """Of its PCIe slot, per direction."""
     price_usd_per_hour: float
     """An assumption to override (``gpu.price_usd_per_hour=``)."""
+    pcie_staged: bool = False
+    """Whether its driver lets no GPU reach another's memory over PCIe: NCCL stages it in the
+    host's."""
     c2c_bytes_per_s: float = 0.0
     """Per direction to its host's memory, where a link between chips (NVLink-C2C) reaches it;
     0: PCIe does."""
