@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainscout.reports.dialects.setting import Code, unknown_knobs
+from trainscout.reports.dialects.shape import unscaled, untold
 from trainscout.reports.dialects.software import unsaid_facts
 from trainscout.reports.dialects.tuning import unpacked, untrainable
 from trainscout.simulators.predictor.question.job import Job
@@ -101,7 +102,7 @@ def impossible(job: Job) -> tuple[str, ...]:
         reasons.append("model: latent attention")
     if model.num_mtp_layers:
         reasons.append("model: multi-token prediction")
-    reasons += [f"model: {words}" for words in model.special_layers]
+    reasons += [f"model: {words}" for words in (*model.special_layers, *untold(model))]
     reasons += untrainable(job, adapters=model.gated_mlp)
     if job.precision not in ("bf16", "fp16", "fp32", "tf32"):
         reasons.append(f"precision={job.precision}")
@@ -128,7 +129,7 @@ def unsupported(job: Job) -> tuple[str, ...]:
     if job.optimizer in ("adam_bf16", "adam_pure_bf16"):
         missing.append(f"optimizer={job.optimizer} (moments stay fp32)")
     missing += unsaid_facts(job, _FACTS)
-    missing += unpacked(job)
+    missing += (*unscaled(job.model), *unpacked(job))
     if job.precision == "tf32":
         missing.append("precision=tf32 (torch.backends.cuda.matmul.allow_tf32 in the script)")
     if job.framework.cuda_graphs:

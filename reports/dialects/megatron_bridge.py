@@ -12,6 +12,7 @@ from trainscout.reports.dialects import megatron_lm
 from trainscout.reports.dialects.megatron_core import FP4
 from trainscout.reports.dialects.megatron_layers import expert_layers
 from trainscout.reports.dialects.setting import Code, Settings
+from trainscout.reports.dialects.shape import unscaled, untold
 from trainscout.reports.dialects.software import unsaid_facts
 from trainscout.reports.dialects.tuning import untrainable
 from trainscout.simulators.predictor.question.job import Job
@@ -42,7 +43,8 @@ _DTYPES = {"fp32": "torch.float32", "fp16": "torch.float16", "bf16": "torch.bflo
 
 def impossible(job: Job) -> tuple[str, ...]:
     """What is not in the configurations written here, and what it refuses, in words."""
-    words = (*job.model.special_layers, *["a clamped MLP"] * job.model.clamped_mlp)
+    model = job.model
+    words = (*model.special_layers, *untold(model, turned_in_part=True))
     layers = tuple(f"model: {each}" for each in words)
     packed: tuple[str, ...] = ()
     if job.training.packed_lengths and job.recipe.micro_batch > 1:
@@ -61,7 +63,11 @@ def is_finetuning(job: Job) -> bool:
 
 def unsupported(job: Job) -> tuple[str, ...]:
     """What Megatron-Bridge changes that Megatron-Core does not, in words."""
-    words = []
+    words, taught = unscaled(job.model), job.training.distillation
+    if taught is not None and taught.fp32:
+        words.append("training.distillation.fp32 (a teacher has the precision of training)")
+    if taught is not None and not taught.sharded and job.recipe.zero_stage == 3:
+        words.append("training.distillation.sharded=false (a teacher is sharded with the model)")
     if job.recipe.zero_stage >= 2 and job.framework.fused_wgrad:
         words.append("framework.fused_wgrad (it turns it off under Megatron-FSDP)")
     if job.keeps_quantised and job.precision in FP4:

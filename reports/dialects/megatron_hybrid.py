@@ -13,6 +13,7 @@ from typing import Any
 
 from trainscout.reports.dialects.megatron_layers import layer_list
 from trainscout.reports.dialects.options import Options
+from trainscout.reports.dialects.shape import untold
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layer_pattern import format_layers
@@ -66,8 +67,12 @@ def _of_layer(model: Model, layer: Layer) -> str:
 
 def window(model: Model) -> int | None:
     """Tokens of the sliding window, where layers have one."""
-    found = (each.attention and each.attention.window for each in model.kinds.values())
-    return next((each for each in found if each), None)
+    return next(iter(_windows(model)), None)
+
+
+def _windows(model: Model) -> set[int]:
+    found = (each.attention for each in model.kinds.values())
+    return {each.window for each in found if each is not None and each.window is not None}
 
 
 def windowed_layers(model: Model) -> str | None:
@@ -89,7 +94,7 @@ def sinks(model: Model) -> str | None:
 def impossible(job: Job) -> tuple[str, ...]:
     """What of a job's layers Megatron-LM has no arguments for, in words."""
     model, recipe = job.model, job.recipe
-    words = list(model.special_parts)
+    words = [*model.special_parts, *untold(model, clamped=True, turned_in_part=True)]
     hybrid = is_hybrid(model)
     words += [
         f"layers of kind {name}"
@@ -101,6 +106,8 @@ def impossible(job: Job) -> tuple[str, ...]:
     mixers = filter(None, map(model.mixer, model.layer_kinds))
     if len({each.attention.sinks for each in mixers if each.attention is not None}) > 1:
         words.append("sinks in some layers only")
+    if len(_windows(model)) > 1:
+        words.append("windows of several sizes")
     reasons = [f"model: {each}" for each in words]
     if hybrid:
         if model.num_mtp_layers:

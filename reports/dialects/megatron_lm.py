@@ -28,6 +28,7 @@ from trainscout.reports.dialects.setting import (
     with_other_knobs,
     write,
 )
+from trainscout.reports.dialects.shape import unscaled
 from trainscout.reports.dialects.software import facts_of, unsaid_facts
 from trainscout.reports.dialects.tuning import unpacked, untrainable
 from trainscout.simulators.predictor.question.job import Job
@@ -71,7 +72,7 @@ def settings_of(job: Job) -> Settings:
 
 def unsupported(job: Job) -> tuple[str, ...]:
     """What it leaves to the data, and what no argument says, in words."""
-    missing = ["positions with a temperature (YaRN)"] * job.model.scaled_rope
+    missing = unscaled(job.model)
     if job.model.moe is not None and job.framework.fused_experts and job.precision == "mxfp8":
         missing.append("framework.fused_experts (Megatron-Bridge turns it on)")
     return (*unpacked(job), *missing, *unsaid_facts(job, facts(job)))

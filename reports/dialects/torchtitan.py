@@ -17,6 +17,7 @@ from trainscout.reports.dialects.setting import (
     with_other_knobs,
     write,
 )
+from trainscout.reports.dialects.shape import unscaled, untold
 from trainscout.reports.dialects.software import unsaid_facts
 from trainscout.reports.dialects.tuning import unpacked, untrainable
 from trainscout.simulators.predictor.question.job import Job
@@ -58,7 +59,8 @@ def _missing_parts(model: Model) -> tuple[str, ...]:
         (model.mla is not None and model.tied_embeddings, "latent attention, embeddings tied"),
     )
     missing = [words for missing, words in parts if missing]
-    return tuple(f"model: {words}" for words in (*missing, *model.special_layers))
+    words = (*missing, *model.special_layers, *untold(model))
+    return tuple(f"model: {each}" for each in words)
 
 
 def impossible(job: Job) -> tuple[str, ...]:
@@ -130,7 +132,7 @@ def unsupported(job: Job) -> tuple[str, ...]:
     if loss != runs and TORCHTITAN in job.framework.launch:
         missing.append(f"framework.cross_entropy={loss} (its loss is {runs})")
     missing += unsaid_facts(job, _facts(job))
-    missing += unpacked(job)
+    missing += (*unscaled(job.model), *unpacked(job))
     if job.precision == "tf32":
         missing.append("precision=tf32 (torch.set_float32_matmul_precision in the module)")
     if job.framework.cuda_graphs and not _graphed(job):

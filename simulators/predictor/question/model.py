@@ -202,6 +202,9 @@ class Model:
         if self.qk_norm and self.qk_norm_whole:
             problem = "is given beside norms of single heads"
             raise InputError("model.qk_norm_whole", True, problem, "qk_norm or qk_norm_whole")
+        if self.clamped_mlp and not self.gated_mlp:
+            problem = "is of the two halves of a gated MLP"
+            raise InputError("model.clamped_mlp", True, problem, "model.gated_mlp=true")
         if self.laurel_rank is not None and (
             self.residual_streams < 2 or self.per_layer_input is None
         ):
@@ -323,10 +326,8 @@ class Model:
         own_sizes = ("heads", "kv_heads", "head_dim")
         for name in ("keys_are_values", "reuses_kv", *own_sizes):
             if self.mla is not None and getattr(attention, name):
-                value = getattr(attention, name)
-                raise InputError(
-                    f"{field}.{name}", value, "is not of latent attention", "left out"
-                )
+                value, problem = getattr(attention, name), "is not of latent attention"
+                raise InputError(f"{field}.{name}", value, problem, "left out")
         own = self.for_layer(layer)
         if own.num_heads % own.kv_heads:
             value, problem = attention.kv_heads, f"does not divide {own.num_heads} heads"
