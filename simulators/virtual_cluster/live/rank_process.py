@@ -94,9 +94,9 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     from trainscout.simulators.virtual_cluster.emulation.distributed.peers import Peers
 
     connection = connect(options.address, Hello(rank, "events"))
-    output = connect(options.address, Hello(rank, "output"))
-    for descriptor in (1, 2):
-        os.dup2(output.fileno(), descriptor)
+    with connect(options.address, Hello(rank, "output")) as output:
+        for descriptor in (1, 2):
+            os.dup2(output.fileno(), descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     writer = _trace_writer(options, rank)
     clock = HostClock(options.cost, Launches())

@@ -26,6 +26,7 @@ SCRIPT = """
 import os
 import sys
 import time
+import warnings
 from datetime import datetime
 from time import perf_counter
 
@@ -33,6 +34,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+warnings.simplefilter("always", ResourceWarning)
 dist.init_process_group("nccl")
 rank, local = dist.get_rank(), int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(local)
@@ -149,6 +151,7 @@ def test_inventions_are_marked(ran):
     expected = r"4 x aten\.index\.Tensor = 32 \(expected\) at .*train\.py:\d+\n"
     assert re.search(expected, ran.errors)
     assert "last step by rank, simulated" in ran.errors
+    assert not any("ResourceWarning" in line for lines in ran.lines.values() for line in lines)
 
 
 def test_the_peak_is_that_of_the_whole_run(ran):

@@ -27,6 +27,7 @@ def test_a_backward_pass_multiplies_twice_what_a_forward_pass_does() -> None:
     assert _flops(forward) == flops
     assert _flops(backward) == 2 * flops
     assert lower(forward).estimated
+    assert (lower(forward).launches, lower(backward).launches) == (1, 1)
 
 
 def test_4_bit_weights_are_made_16_bit_and_multiplied() -> None:
