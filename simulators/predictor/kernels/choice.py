@@ -87,9 +87,9 @@ class GemmChoice:
 def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
     """The best GEMM coefficients for a GPU and precision.
 
-    Another GPU's where it says so (``gpu.products_of``), else same architecture and precision
-    first; then, for tensor-core types, the architecture's 16-bit set (tiles feed the tensor cores
-    the same bytes); then another architecture.
+    Its own, else another GPU's where it says so (``gpu.products_of``), else same architecture
+    and precision first; then, for tensor-core types, the architecture's 16-bit set (tiles feed
+    the tensor cores the same bytes); then another architecture.
 
     Raises:
         InputError: when the GPU has no such arithmetic, or that other GPU no fit.
@@ -100,7 +100,7 @@ def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
     if gpu.products_of:
         lenders = {fit.name: fit for fit in fitted_gpus() if fit.gemm}
         require_choice("gpu.products_of", gpu.products_of, lenders)
-        family = [lenders[gpu.products_of]]
+        family = [lenders.get(gpu.name, lenders[gpu.products_of])]
     for key in (wanted, *STAND_INS.get(wanted, ())):
         found = _nearest(gpu, [fit for fit in family if key in fit.gemm], "gemm", key)
         if found is not None:

@@ -204,13 +204,14 @@ def _machine(
 ) -> tuple[GemmCoefficients, GemmRates, TileVariants, Evidence]:
     choice = choose_gemm(gpu, precision)
     peak_per_sm = gpu.peak(precision) / gpu.sms
+    borrowed = choice.fit.name != gpu.name and precision != "fp32"
     rates = GemmRates(
         sms=gpu.sms,
         peak_per_sm=peak_per_sm,
         dram_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         reference_peak_per_sm=choice.fit.peak_per_sm(precision) or peak_per_sm,
         sustained_flops_per_s=sustained_flops_per_s(gpu, precision),
-        reached_per_sm=0.0 if precision == "fp32" else (gpu.products_reach or 0.0) * peak_per_sm,
+        reached_per_sm=borrowed * (gpu.products_reach or 0.0) * peak_per_sm,
         inner_granule=inner_granule(precision),
     )
     return choice.coefficients, rates, tile_variants(choice.coefficients, rates), choice.evidence

@@ -73,6 +73,11 @@ def test_a_board_may_say_whose_products_it_is_priced_by() -> None:
     # What zzc0721/torch-performance-test-data prints for them at this size, issues 78, 96 and 124.
     for name, found in (("rtx4090", 160.2), ("rtx5090", 234.8)):
         assert tflops(name, 8192, 8192, 8192, "bf16") == pytest.approx(found, rel=0.04)
+    # Its own fit, such as a user's, is nearer than another's, and says itself what it reaches.
+    fitted = replace(GPUS["rtx3090"], products_of="h100", products_reach=0.5)
+    own, other = [gemm(8192, 8192, 8192, "bf16")], replace(fitted, name="mine")
+    assert price_kernels(fitted, own).seconds == seconds("rtx3090", *own)
+    assert price_kernels(other, own).seconds > 1.5 * seconds("rtx3090", *own)
     with pytest.raises(InputError, match=r"gpu\.products_of"):
         price_kernels(replace(GPUS["rtx4090"], products_of="h1000"), [gemm(64, 64, 64, "bf16")])
 
