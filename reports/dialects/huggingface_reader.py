@@ -427,8 +427,8 @@ class HuggingFaceReader:
         elif layers:
             self.options.assume(f"Liger's kernel of {layers[0]} alone", "Transformers' own")
         if self.options.on("--liger_cross_entropy"):
-            # Of fp32 logits (Transformers' loss/loss_utils.py), which become their gradient.
-            changes["cross_entropy"] = "fp32"
+            # Of fp32 logits (Transformers' loss/loss_utils.py).
+            changes["cross_entropy"] = "fp32_in_place"
         if self.options.on("--torch_compile"):
             changes |= {"fusion": "compiled", "cross_entropy": "returned"}
         plugins = " ".join(self.options.texts("--plugins") or [])

@@ -24,7 +24,8 @@ HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 MOMENTS_8BIT = ("none", "layers", "all")
 EAGER_LOSSES = ("eager", "shifted")
 CROSS_ENTROPIES = (
-    *("in_place", "pieces", "compiled", "returned", "fp32", "copies", *EAGER_LOSSES, "uncast"),
+    *("in_place", "pieces", "compiled", "returned", "fp32", "fp32_in_place", "copies"),
+    *(*EAGER_LOSSES, "uncast"),
 )
 LACKS = (
     *("experts", "latent_attention", "multi_token_prediction", "fp8", "quantised_weights"),
@@ -187,9 +188,10 @@ class Framework:
     gradient beside (``compiled``), adds that to zeros, as PyTorch makes for each output of a
     compiled module without a gradient, where one hands out the logits besides the loss
     (``returned``), keeps an fp32 softmax in place of an fp32 copy (``fp32``) or beside it
-    (``copies``), or runs as PyTorch's, each step a tensor: on an fp32 copy (``eager``), on a
-    second one without each sequence's last token (``shifted``), or on the logits as they are,
-    which the loop holds on to (``uncast``)."""
+    (``copies``), overwrites the copy with its gradient (``fp32_in_place``: Liger's), or runs as
+    PyTorch's, each step a tensor: on an fp32 copy (``eager``), on a second one without each
+    sequence's last token (``shifted``), or on the logits as they are, which the loop holds on to
+    (``uncast``)."""
     gathers_logits: bool = False
     """Tensor-parallel ranks gather the logits of the whole vocabulary and each takes the loss of
     all of them (an output layer whose plan says ``Replicate``)."""

@@ -295,8 +295,10 @@ def loss_ops(shard: Shard, logits: int) -> Passes:
     logits are ``returned`` adds it to zeros. The others cast to fp32, subtract the maximum,
     exponentiate, sum and normalise (Megatron's vocabulary-parallel loss; PyTorch's moves as much),
     and cast the gradient back. ``shifted`` copies what was cast, and puts the gradient of that
-    into zeros. A log-softmax in 16 bits takes rows one by one, whose gradients are filled, made
-    and stacked. What a softmax split by DTensors moves was recorded on two virtual GPUs.
+    into zeros. ``fp32_in_place`` is ``in_place`` on the cast logits (``ops/cross_entropy.py`` of
+    Liger-Kernel, scaled unless the loss's own gradient is 1). A log-softmax in 16 bits takes rows
+    one by one, whose gradients are filled, made and stacked. What a softmax split by DTensors
+    moves was recorded on two virtual GPUs.
     """
     s = shard.element_bytes
     if splits_softmax(shard):
@@ -325,6 +327,8 @@ def loss_ops(shard: Shard, logits: int) -> Passes:
             [Streaming("loss_fwd", "cross_entropy", s * logits, launches=2)],
             [*zeros, Streaming("loss_bwd", "cross_entropy", 2 * s * logits + read)],
         )
+    # Passes over fp32 tensors, and launches of both passes.
+    moved, launches = (3, (2, 1)) if shard.cross_entropy == "fp32_in_place" else (5, (8, 3))
     copy, copy_bwd = [], []
     if shard.cross_entropy == "shifted":
         copy = [Streaming("logits_shift", "memcpy", 8 * logits)]
@@ -333,10 +337,10 @@ def loss_ops(shard: Shard, logits: int) -> Passes:
         [
             Streaming("logits_cast", "cast", (s + 4) * logits),
             *copy,
-            Streaming("loss_fwd", "cross_entropy", 5 * 4 * logits, launches=8),
+            Streaming("loss_fwd", "cross_entropy", moved * 4 * logits, launches[0]),
         ],
         [
-            Streaming("loss_bwd", "cross_entropy", 2 * 4 * logits, launches=3),
+            Streaming("loss_bwd", "cross_entropy", 2 * 4 * logits, launches[1]),
             *copy_bwd,
             Streaming("logits_grad_cast", "cast", (s + 4) * logits),
         ],

@@ -151,9 +151,10 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
     ``in_place``: the 16-bit logits, which become their gradient. ``pieces``: none, those of a
     piece come to a small part of what layers hold. ``compiled``: the logits, and in the backward
     pass their gradient, ``returned`` the zeros that it is added to besides. ``fp32``: the softmax,
-    beside the logits or their gradient. ``copies``: an fp32 copy of the logits besides. ``eager``:
-    the log-softmax, and the gradients of both its output and its input, and split by DTensors
-    another; of ``log_softmax`` the same in 16 bits, and ``uncast`` besides the logits.
+    or in place the gradient, beside the logits or their gradient. ``copies``: an fp32 copy of the
+    logits besides. ``eager``: the log-softmax, and the gradients of both its output and its input,
+    and split by DTensors another; of ``log_softmax`` the same in 16 bits, and ``uncast`` besides
+    the logits.
     """
     if shard.loss == "log_softmax":
         return size, size, 2 * size
@@ -165,6 +166,7 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
         "compiled": (size, size),
         "returned": (size, size),
         "fp32": (4, size),
+        "fp32_in_place": (4, size),
         "copies": (4, size + 4),
         "eager": (4, 8),
         "shifted": (4, 8),

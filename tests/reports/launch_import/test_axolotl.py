@@ -74,7 +74,7 @@ def test_what_axolotl_adapts(tmp_path, more, lora):
         ({"liger_fused_linear_cross_entropy": True}, "pieces", "adam_pure_bf16"),
         ({"plugins": ["a.CutCrossEntropyPlugin"]} | FSDP2, "pieces", "adam"),
         ({"plugins": ["a.LigerPlugin"], "adapter": "lora"}, "eager", "adam"),
-        ({"liger_cross_entropy": True}, "fp32", "adam_pure_bf16"),
+        ({"liger_cross_entropy": True}, "fp32_in_place", "adam_pure_bf16"),
     ],
 )
 def test_what_axolotl_loads_in_bf16_and_how_it_takes_the_loss(tmp_path, more, loss, optimizer):
