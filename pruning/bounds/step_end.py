@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from trainscout.pruning.bounds.layouts import Layout
-from trainscout.simulators.predictor.memory.footprint import placeholder_bytes, process_bytes
+from trainscout.simulators.predictor.memory.footprint import process_bytes, scratch_bytes
 from trainscout.simulators.predictor.memory.static import static_of
 from trainscout.simulators.predictor.memory.unused import flattened_bytes, streamed_bytes
 from trainscout.simulators.predictor.question.job import Job
@@ -78,9 +78,9 @@ class StageHeld:
     def of(cls, job: Job, chunks: Sequence[Chunk], connections: int) -> StageHeld:
         """Of a stage that holds ``chunks``; ``connections`` of NCCL are open."""
         whole = Stage(tuple(chunks), _NOTHING, _NOTHING)
-        scratch = placeholder_bytes(job, whole) + job.gpu.architecture.workspace_bytes
         static = static_of(job, whole)
-        fixed, flattened = sum(static.kinds.values()) + scratch, flattened_bytes(job, whole)
+        fixed = sum(static.kinds.values()) + scratch_bytes(job, whole)
+        flattened = flattened_bytes(job, whole)
         updating = update_bytes(whole.parameters, job) - sum(static.absent_at_update)
         return cls(
             fixed,

@@ -62,6 +62,8 @@ NCCL_CONNECTION_BYTES = 12 * MIB
 # tensor nvidia-smi shows 1,687 MiB on Ampere (pytorch/pytorch issue 55277, CUDA 11.1), and 400 or
 # so since CUDA loads kernels as they are launched (issue 107667).
 EAGER_KERNELS_BYTES = 1200 * MIB
+# Streams of Transformer Engine's grouped products (2.9: ``get_multi_stream_cublas_workspace``).
+EXPERT_STREAMS = 4
 KERNELS_LAZY_SINCE = (2, 14)
 
 
@@ -204,18 +206,22 @@ def held_bytes(job: Job, stage: Stage, index: int, boundary: int) -> int:
     """What counts as temporary but is held all step: placeholders, workspaces, and where the
     framework allocates them ahead, a buffer of ``boundary`` bytes for every activation and every
     gradient that arrives at stage ``index``."""
-    held = placeholder_bytes(job, stage) + job.gpu.architecture.workspace_bytes
+    held = scratch_bytes(job, stage)
     if job.framework.pipeline_buffers == "preallocated":
         first, last = index == 0, index == job.recipe.pp - 1
         held += job.num_micro_batches * (2 * job.recipe.vpp - first - last) * boundary
     return held
 
 
-def placeholder_bytes(job: Job, stage: Stage) -> int:
-    """What autograd is handed in place of fused weight gradients: one tensor per shape."""
-    if not (job.framework.fused_wgrad and job.framework.wgrad_placeholders):
-        return 0
-    return stage.fused_weights * ACTIVATION_BYTES[job.precision]
+def scratch_bytes(job: Job, stage: Stage) -> int:
+    """Workspaces of matrix products; of Transformer Engine's, one for each stream of experts'
+    besides, and what autograd is handed in place of fused weight gradients: a tensor per shape."""
+    gpu, framework = job.gpu.architecture, job.framework
+    if not (framework.fused_wgrad and framework.wgrad_placeholders):
+        return gpu.workspace_bytes
+    streams = 1 + EXPERT_STREAMS * (stage.parameters.held.expert > 0)
+    workspaces = gpu.workspace_bytes + streams * gpu.transformer_engine_workspace_bytes
+    return workspaces + stage.fused_weights * ACTIVATION_BYTES[job.precision]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -151,7 +151,10 @@ class Architecture:
     context_bytes: int
     """Device memory of a process's context with loaded kernels."""
     workspace_bytes: int
-    """Scratch of the matrix-product library, out of the framework's allocator."""
+    """Scratch that PyTorch gives matrix products, out of its allocator: for each thread's handle,
+    that of forward and that of backward passes."""
+    transformer_engine_workspace_bytes: int
+    """The same of Transformer Engine, for each stream that its products run on."""
     speed_spread: float
     """Standard deviation of GPUs' speeds as a share of it (``replay.prices``)."""
     collectives: CollectiveFacts
@@ -173,7 +176,8 @@ class Architecture:
 
     def check(self) -> None:
         where = "architecture"
-        for name in ("context_bytes", "workspace_bytes", "speed_spread", "measurement_spread"):
+        sizes = ("context_bytes", "workspace_bytes", "transformer_engine_workspace_bytes")
+        for name in (*sizes, "speed_spread", "measurement_spread"):
             require_positive(f"{where}.{name}", getattr(self, name), allow_zero=True)
         require_positive(f"{where}.split_accumulation_factor", self.split_accumulation_factor)
         for multiple, factor in self.misaligned_factors.items():

@@ -13,7 +13,7 @@ from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, ma
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.prediction import Memory
 from trainscout.simulators.predictor.memory import footprint
-from trainscout.simulators.predictor.memory.footprint import NCCL_CONNECTION_BYTES
+from trainscout.simulators.predictor.memory.footprint import NCCL_CONNECTION_BYTES, scratch_bytes
 from trainscout.simulators.predictor.memory.static import static_of
 from trainscout.simulators.predictor.memory.unused import flattened_bytes
 from trainscout.simulators.predictor.question.job import Job
@@ -367,6 +367,21 @@ def test_published_allocator_peaks(
     job = replace(job, gpu=replace(job.gpu, architecture=blackwell))
     peak = memory_of(job).peak_allocated_bytes
     assert peak / GIB == pytest.approx(measured, rel=0.003)
+
+
+def test_transformer_engine_has_workspaces_of_its_own_and_more_for_experts() -> None:
+    """PyTorch's two of 32 MiB on Hopper, one of Transformer Engine's, of experts four more."""
+
+    def scratch(model: Model, software: str) -> int:
+        job = make_job(model)
+        job = replace(job, framework=load_catalogue().frameworks[software])
+        stage = build_workload(job).stages[0]
+        placeholders = 2 * stage.fused_weights * (software == "megatron_core")
+        return (scratch_bytes(job, stage) - placeholders) // 2**20
+
+    assert scratch(LLAMA, "huggingface") == scratch(MOE, "huggingface") == 64
+    assert scratch(LLAMA, "megatron_core") == 96
+    assert scratch(MOE, "megatron_core") == 96 + 4 * 32
 
 
 def test_a_recorded_megatron_rank() -> None:

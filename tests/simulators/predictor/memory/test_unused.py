@@ -108,7 +108,8 @@ def test_passes_behind_a_message_that_waits_pile_up(pp: int, schedule: str, pass
     assert not any(more[1:])
     # The allocator gives it back before it runs out.
     assert theirs.headroom_bytes == ours.headroom_bytes
-    used = ours.capacity_bytes - ours.headroom_bytes
+    first = ours.per_stage[0]
+    used = first.peak_reserved_bytes + first.kind["context"]
     full = replace(ahead, gpu=replace(ahead.gpu, memory_bytes=int(used / 0.95)))
     assert footprint(full, workload, 0).per_stage == ours.per_stage
 
