@@ -41,10 +41,11 @@ PRIOR_WEIGHT = 0.003
 STREAM_PRIOR_WEIGHT = 0.1
 # Latencies are physical: a hop is a hop in every protocol's own way. Two nodes cannot tell one
 # from a start, nor long messages from the chunk they carry, so these stay near what is known
-# unless many rows say otherwise.
+# unless many rows say otherwise. So does what fills a tree: nodes of one kind of NIC cannot tell
+# its bytes from a handshake, and what is no bytes must not grow as NICs get fewer.
 LATENCY_PRIOR_WEIGHT = 1.0
 STARTS = ("launch", "peer", "first_part")
-LATENCIES = (*STARTS, "hop", "net_hop", "net_inner", "net_start")
+LATENCIES = (*STARTS, "hop", "net_hop", "net_inner", "net_start", "net_fill")
 # Hops may not be fitted below this share of NCCL's own constant: rows of few ranks cannot tell a
 # hop from a launch, and a ring of a thousand ranks must not come out free.
 LEAST_HOP = 0.5
