@@ -285,6 +285,9 @@ def set_up(options: RankOptions, virtual: VirtualRank) -> int:
     """Run up to the first forward pass; the script's exit code."""
     sink = UntilForward(options.trace, options.header())
     code = run_rank(options, virtual, sink)
+    if virtual.state.values.lacked_sender:
+        # Sizes of a batch that its tensor-parallel leader, which did not run, sends: it has been.
+        code = OK
     if code == OK and not options.child and not options.trace.exists():
         # A script without a forward pass has shown all of its communicators.
         sink.close()

@@ -53,6 +53,8 @@ class Values:
         self._payloads = payloads
         self._replies = Replies()
         self._lock = threading.RLock()
+        # Whether the script went on with what a rank sends that did not run.
+        self.lacked_sender = False
 
     def restart(self) -> None:
         """Another trace begins: routers are numbered anew; tensors that live keep their values."""
@@ -109,6 +111,7 @@ class Values:
             default = INVENTED[kind]
             hint = f"{operation}: follows from data that does not exist; {default!r} by convention"
             if isinstance(shadow, Missing):
+                self.lacked_sender = True
                 hint = f"{operation}: {shadow.hint}"
             value = plain.full(tensor.shape, default, dtype=tensor.dtype)
             images = value.dim() == 4 and 3 in (value.shape[1], value.shape[3])

@@ -68,7 +68,8 @@ def choose_ranks(world_size: int, set_up: Callable[[int], Iterable[Group]]) -> C
     # Groups that join a pipeline with something else say "pipeline" too, and contain it.
     ranks = min(chosen, key=len)
     if any(not set(ranks) <= set(other) for other in chosen):
-        raise _unclear(f"rank 0 is in several pipelines: {_listed(chosen.values())}")
+        # As where encoders have ranks of their own: whom rank 0 sends to tells.
+        return ChosenRanks((0,), f"rank 0 is in several pipelines: {_listed(chosen.values())}")
     family = chosen[ranks]
     return ChosenRanks(ranks, f"{family}: the first rank of each stage")
 

@@ -101,3 +101,33 @@ def test_a_rank_is_set_up_when_it_waits_for_an_object(tmp_path: Path) -> None:
     options = ["--world-size", "4", "--rank", "auto", "--output", str(traces)]
     assert run_command([*options, "--", script]) == 0
     assert ranks_in(traces) == [0, 2]
+
+
+# As Megatron's broadcast_data: the last rank, only set up, is told sizes by a leader that is not
+# traced.
+LED = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+for first in range(2):
+    dist.new_group([first, first + 2], group_desc="PIPELINE")
+leaders = [dist.new_group([first, first + 1]) for first in (0, 2)]
+sizes = torch.tensor([[4, 8], [0, 0]][rank % 2], device="cuda")
+dist.broadcast(sizes, rank // 2 * 2, group=leaders[rank // 2])
+rows, columns = sizes.tolist()
+assert (rows, columns) == (4, 8)
+model = torch.nn.Linear(columns, 8, device="cuda")
+optimizer = torch.optim.SGD(model.parameters())
+model(torch.ones(rows, columns, device="cuda")).sum().backward()
+optimizer.step()
+"""
+
+
+def test_a_rank_is_set_up_when_it_lacks_what_another_sends(tmp_path: Path) -> None:
+    script, traces = tmp_path / "train.py", tmp_path / "traces"
+    script.write_text(LED)
+    options = ["--world-size", "4", "--rank", "auto", "--output", str(traces)]
+    assert run_command([*options, "--", script]) == 0
+    assert ranks_in(traces) == [0, 2]
