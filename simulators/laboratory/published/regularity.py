@@ -5,11 +5,12 @@ differ in nothing but their layers, or their batch, and lie on one straight line
 million were worked out, whatever their publisher calls them; they say nothing more than the two
 of them that span the line.
 
-And some state of the machine or its software is in some. Two signs, each between rows that differ
-in one thing alone. Sharding the optimizer (ZeRO 1 for 0) moves a step by its reduction; where it
-moves it half as much again as is predicted, one of both was disturbed. And a step that takes as
-long for every micro-batch however large that is, where more is predicted for a larger one, waited
-for something that is no work.
+And some state of the machine or its software is in some. Three signs, each between rows that
+differ in one thing alone. Sharding the optimizer (ZeRO 1 for 0) moves a step by its reduction;
+where it moves it half as much again as is predicted, one of both was disturbed. A step that takes
+as long for every micro-batch however large that is, where more is predicted for a larger one,
+waited for something that is no work. So did one that takes as long for a larger model: for its
+data loader, say.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+
+from trainscout.simulators.predictor.answer.flops import step_flops
 
 from .groups import source_group
 from .replay import Result
@@ -34,6 +37,7 @@ APART = 1.5
 _SAME = 1.15
 _WORDS = ("id", "source", "model", "notes", "inferred_fields")
 _NOT_THE_JOB = (*_WORDS, "params_b", "quality", "fault", "readings", "extrapolated")
+_SIZES = ("num_layers", "hidden", "ffn_hidden", "num_heads", "num_query_groups")
 _JOB = tuple(
     field.name
     for field in fields(Row)
@@ -57,9 +61,9 @@ def extrapolated_sources(rows: Sequence[Row]) -> frozenset[str]:
     return frozenset(name for name, each in regular.items() if 2 * sum(each) > len(each))
 
 
-def _job_without(row: Row, varied: str) -> tuple[Hashable, ...]:
-    """What a row did, but for one column."""
-    return tuple(getattr(row, name) for name in _JOB if name != varied)
+def _job_without(row: Row, *varied: str) -> tuple[Hashable, ...]:
+    """What a row did, but for these columns."""
+    return tuple(getattr(row, name) for name in _JOB if name not in varied)
 
 
 def _affine_families(rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
@@ -92,7 +96,8 @@ def _worst_residual(times: dict[float, float]) -> float:
 def with_doubtful_states(results: Sequence[Result]) -> tuple[Result, ...]:
     """The results, with what speaks against a measured time among its assumptions."""
     doubts: dict[int, list[str]] = {}
-    for varied, doubt in (("dist_optimizer", _sharding), ("micro_batch", _scaling)):
+    signs = ((("dist_optimizer",), _sharding), (("micro_batch",), _scaling), (_SIZES, _sizes))
+    for varied, doubt in signs:
         for family in _families(results, varied):
             for one in family:
                 for other in family:
@@ -104,12 +109,13 @@ def with_doubtful_states(results: Sequence[Result]) -> tuple[Result, ...]:
     )
 
 
-def _families(results: Sequence[Result], varied: str) -> list[list[int]]:
+def _families(results: Sequence[Result], varied: tuple[str, ...]) -> list[list[int]]:
     found: dict[Hashable, list[int]] = defaultdict(list)
     for at, result in enumerate(results):
         row = result.row
         if result.job is not None and result.prediction is not None and result.measured_s:
-            found[row.source, row.model, _job_without(row, varied)].append(at)
+            model = "" if varied is _SIZES else row.model
+            found[row.source, model, _job_without(row, *varied)].append(at)
     return [family for family in found.values() if len(family) > 1]
 
 
@@ -146,4 +152,18 @@ def _scaling(one: Result, other: Result) -> str:
     return (
         f"doubtful state: a micro-batch takes {measured:.1f} times what a larger one does in "
         f"{other.row.id} ({predicted:.1f} times predicted)"
+    )
+
+
+def _sizes(one: Result, other: Result) -> str:
+    """Of the smaller model's row: its step takes as long as a larger one's."""
+    assert one.job is not None
+    assert other.job is not None
+    measured, predicted = _ratio(one, other)
+    larger = step_flops(other.job).model > step_flops(one.job).model
+    if not larger or measured < 1 / _SAME or predicted > 1 / APART:
+        return ""
+    return (
+        f"doubtful state: takes {measured:.1f} times what the larger model does in {other.row.id} "
+        f"({predicted:.1f} times predicted)"
     )

@@ -42,5 +42,14 @@ def test_a_larger_micro_batch_takes_longer(larger: float, named: list[str]) -> N
     assert doubtful(small, result("large", larger, 5.0, micro_batch=2)) == []
 
 
+@pytest.mark.parametrize(("larger", "named"), [(11.0, ["small"]), (13.0, [])])
+def test_a_larger_model_takes_longer(larger: float, named: list[str]) -> None:
+    small = result("small", 10.0, 5.0, num_layers=12, model="125M")
+    assert doubtful(small, result("notes", larger, 9.0, num_layers=12, notes="eager")) == []
+    assert doubtful(small, result("large", larger, 9.0, num_layers=24, model="350M")) == named
+    # Unless both are predicted to take as long, as what waits for the host does.
+    assert doubtful(small, result("large", larger, 6.0, num_layers=24, model="350M")) == []
+
+
 def test_other_rows_say_nothing() -> None:
     assert doubtful(result("a", 10.0, 9.0, tp=2), result("b", 90.0, 9.0, tp=4, pp=1)) == []
