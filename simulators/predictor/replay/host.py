@@ -30,12 +30,18 @@ def copy_s(copied_bytes: int, gpu: Gpu) -> float:
     return copied_bytes / (COPY_EFFICIENCY * gpu.host_bytes_per_s)
 
 
+def moved_s(moved_bytes: int, host: HostShare) -> float:
+    """Seconds in which a host's CPU reads and writes so many bytes of its memory, which the GPUs
+    of its node share."""
+    return moved_bytes / (UPDATE_EFFICIENCY * host.memory_bytes_per_s)
+
+
 def update_s(update: HostUpdate, host: HostShare) -> float:
-    """Seconds of an update by the host's CPU, whose memory the GPUs of its node share."""
+    """Seconds of an update by the host's CPU."""
     link_bytes_per_s = COPY_EFFICIENCY * host.link_bytes_per_s
     steps_s = (
         update.gradient_bytes / link_bytes_per_s,
-        update.host_bytes / (UPDATE_EFFICIENCY * host.memory_bytes_per_s),
+        moved_s(update.host_bytes, host),
         update.parameter_bytes / link_bytes_per_s,
     )
     return max(steps_s) if update.pipelined else sum(steps_s)

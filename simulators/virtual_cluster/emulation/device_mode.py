@@ -16,10 +16,18 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
 from torch.nn.attention import current_flash_attention_impl
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.events import OTHER, Argument, Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.events import (
+    OTHER,
+    SETUP,
+    Argument,
+    Op,
+    TensorSpec,
+)
 from trainscout.simulators.virtual_cluster.traces.fused import DROPOUT
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 
 from . import operations
 from .block_masks import computed_share, is_block_mask
@@ -33,6 +41,7 @@ from .values.sizes import is_data_dependent
 
 aten = torch.ops.aten
 _DEVICE, _META = torch.ops.prim.device.default, torch.device("meta")
+_HOST = torch.device("cpu")
 _FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE
 # Larger host tensors of numbers nobody has read hold no data either: models are often initialised
 # on the host, and eight billion weights would not fit there.
@@ -127,9 +136,14 @@ class DeviceMode(TorchDispatchMode):
     ) -> Any:
         if not tensors and operation.large_factory and _is_large(args[0], kwargs):
             kwargs.pop("pin_memory", None)
-            made = self.answers.fresh(func, (), args, {**kwargs, "device": torch.device("cpu")})
+            made = self.answers.fresh(func, (), args, {**kwargs, "device": _HOST})
             self.state.values.observe(func, args, kwargs, made)
             return made
+        if func is aten.empty_like.default and args[0].is_meta and kwargs.get("device") == _HOST:
+            # Modules that were made without memory get some (``to_empty``).
+            with self:
+                dtype = kwargs.get("dtype") or args[0].dtype
+                return torch.empty(args[0].shape, dtype=dtype, device=_HOST)
         result = func(*args, **kwargs)
         if kwargs.get("pin_memory"):
             self.state.pinned.add(result.untyped_storage())
@@ -243,6 +257,8 @@ class DeviceMode(TorchDispatchMode):
         if operation.as_large:
             read.clear()
         if not (written or read):
+            if state.recorder.phase != SETUP:
+                state.recorder.host_bytes += _host_bytes(operation.name, inputs, results)
             return
         # What an operation returns of what it writes is among the results already.
         if operation.written and not operation.returned:
@@ -296,6 +312,21 @@ def _is_real(func: Any, operation: Operation, tensors: Any, args: Any, kwargs: A
     return device is None or device.type != "cuda"
 
 
+def _host_bytes(name: str, inputs: list[Argument], results: Any) -> int:
+    """What an operation on tensors in host memory reads and writes there: as much as a GPU's
+    kernel of the same passes over memory."""
+    made = [spec_of(each, None) for each in tree_leaves(results) if isinstance(each, torch.Tensor)]
+    given, written = (_as_device_memory(tuple(each)) for each in (inputs, made))
+    kernels = lower(Op(name, given, written, 0)).kernels
+    return sum(getattr(kernel, "bytes", 0) for kernel in kernels)
+
+
+def _as_device_memory(argument: Any) -> Any:
+    if isinstance(argument, TensorSpec) and argument.shape:
+        return TensorSpec(argument.dtype, argument.shape, 0, argument.strides)
+    return tuple(map(_as_device_memory, argument)) if isinstance(argument, tuple) else argument
+
+
 def _is_large(size: Any, kwargs: Any) -> bool:
     # What is made on the meta device has no data of its own accord.
     if not isinstance(size, (list, tuple, torch.Size)) or str(kwargs.get("device")) == "meta":
@@ -335,7 +366,7 @@ def higher_order(state: RankState, func: Any, args: Any, kwargs: Any) -> Any:
             inputs.append(("computed_share", share))
     written: Parts = []
     outputs = []
-    for tensor in torch.utils._pytree.tree_leaves(result):
+    for tensor in tree_leaves(result):
         if isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda":
             storage = state.memory.track(tensor.untyped_storage(), stream)
             outputs.append(spec_of(tensor, storage, written))

@@ -31,16 +31,26 @@ def _agrees_on(*checks: str) -> Patch:
 
 
 def _deepspeed_operations(module: ModuleType) -> None:
-    # What DeepSpeed compiles when it is first used, which wants a CUDA toolkit, is here; its work
-    # on the host is on memory without data, and its time is not in the trace.
-    from torch import _utils
+    # What DeepSpeed compiles when it is first used, which wants a CUDA toolkit, is here; what its
+    # CPU Adam does to the host's memory is what PyTorch's does.
+    from torch import _fused_adam_, _utils, tensor
 
     from .vendor.compiled_kernels import multi_tensor_adam
 
-    calls = ("create_adam", "destroy_adam", "adam_update", "adam_rollback")
+    def adam_update(_: Any, step: int, *args: Any) -> int:
+        *_, weights, gradients, first, second = args
+        lists = ([each] for each in (weights, gradients, first, second))
+        rates = {"lr": 0.0, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8}
+        flags = {"amsgrad": False, "maximize": False}
+        _fused_adam_(*lists, [], [tensor(float(step))], **rates, **flags)
+        return 0
+
+    calls = ("create_adam", "destroy_adam", "adam_rollback")
     made = {
         "fused_adam": SimpleNamespace(multi_tensor_adam=multi_tensor_adam),
-        "cpu_adam": SimpleNamespace(**dict.fromkeys(calls, lambda *_, **__: 0)),
+        "cpu_adam": SimpleNamespace(
+            **dict.fromkeys(calls, lambda *_, **__: 0), adam_update=adam_update
+        ),
         "utils": SimpleNamespace(
             flatten=_utils._flatten_dense_tensors, unflatten=_utils._unflatten_dense_tensors
         ),

@@ -123,6 +123,8 @@ class Recorder:
         # Modules that the script itself calls: the models, seen from outside.
         self.modules: weakref.WeakSet[Any] = weakref.WeakSet()
         self._gap_ns = 0
+        # Of the host's memory, read and written since the last event.
+        self.host_bytes = 0
         # Shorter gaps are carried over to the next event.
         self.shortest_gap_ns: float = 1000
         self._left = threading.local()
@@ -137,7 +139,7 @@ class Recorder:
         self.sink = sink
         self.step, self.phase = 0, events.SETUP
         self.operations = self.collectives = 0
-        self._gap_ns = self._optimizer_steps = 0
+        self._gap_ns = self.host_bytes = self._optimizer_steps = 0
         self._flagged.clear()
         self.violation_texts.clear()
         self.inventions.clear()
@@ -187,6 +189,9 @@ class Recorder:
         if self._gap_ns >= self.shortest_gap_ns:
             gap_s, self._gap_ns = self._gap_ns * 1e-9, 0
             self.sink.emit(events.HostGap(gap_s))
+        if self.host_bytes:
+            moved, self.host_bytes = self.host_bytes, 0
+            self.sink.emit(events.HostWork(moved))
         self.sink.emit(event)
 
     def enter_phase(self, phase: str) -> None:

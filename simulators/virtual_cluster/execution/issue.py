@@ -28,7 +28,8 @@ class Issued:
     ``device``: what runs for an operation or communication, or where the host waits. ``host``: the
     last task the host had issued when it came to the event. ``launches``: operations by stream
     number, as pairs (event, task). ``run_up``, ``step``: kernels of the step before the one that
-    counts and of that one, up to the last of the optimizer's; where there is none, all. The
+    counts and of that one, up to the last of the optimizer's (or its work on the host); where
+    there is none, all. The
     latter's first event is ``step_start``. ``counted``: events between the ends of the two, whose
     device work the step time has; without a run-up from ``step_start`` on.
     """
@@ -92,6 +93,13 @@ class RankIssue:
                     kernels[which].append(task)
                     if self._calls.phase == events.OPTIMIZER:
                         updates[which], updated[which] = len(kernels[which]), index + 1
+            elif type(event) is events.HostWork:
+                self._gap_s += event.bytes * self._cost.memory_s
+                self._issue(0)
+                if self._calls.phase == events.OPTIMIZER:
+                    which = index >= window.step_start
+                    kernels[which].append(self._issued)
+                    updates[which], updated[which] = len(kernels[which]), index + 1
             elif type(event) in _ISSUED:
                 device[index] = self._issue_event(event, walk)
             host[index] = self._issued

@@ -32,6 +32,7 @@ from trainscout.simulators.virtual_cluster.traces.collate.probe import untraced_
 from trainscout.simulators.virtual_cluster.traces.events import (
     OPTIMIZER,
     HostGap,
+    HostWork,
     Phase,
     Trace,
 )
@@ -101,7 +102,7 @@ def replay_ranks(
     windowed = windows(job.traces)
     happened = (event for trace in job.traces.values() for event in trace.events)
     cpu = host == "traced" and any(isinstance(event, HostGap) for event in happened)
-    cost = HostCost.of(framework, cluster, cpu=cpu, factor=factors.host_time)
+    cost = HostCost.of(framework, cluster, gpu, cpu=cpu, factor=factors.host_time)
     program, contents = Program(), Contents()
     stated = stated_share(cluster, switches=switches is not None)
     if switches is not None:
@@ -271,7 +272,12 @@ def _assumptions(
         assumed.append(f"{seconds} {launch_us:g} us a launch (live counts launches alone)")
     else:
         assumed.append(f"host: {launch_us:g} us a launch as declared for {framework.name}")
-    events = (event for trace in job.traces.values() for event in trace.events)
+    events = [event for trace in job.traces.values() for event in trace.events]
+    if any(isinstance(each, HostWork) for each in events):
+        assumed.append(
+            f"host: its CPU reads and writes its memory at {1e-9 / cost.memory_s:.3g} GB/s a GPU, "
+            "ranks being bound to cores of their own"
+        )
     if not any(isinstance(each, Phase) and each.phase == OPTIMIZER for each in events):
         assumed.append("all that was traced is one step: no optimizer took any")
     if len(job.traces) < job.world_size:

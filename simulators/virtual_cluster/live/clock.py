@@ -7,7 +7,7 @@ launched at the end of a wait is then launched exactly at that end.
 
 from __future__ import annotations
 
-from trainscout.simulators.virtual_cluster.traces.events import FORWARD, Event, HostGap
+from trainscout.simulators.virtual_cluster.traces.events import FORWARD, Event, HostGap, HostWork
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
 from trainscout.simulators.virtual_cluster.walk.launches import HostCalls, HostCost, Launches
 
@@ -27,6 +27,7 @@ class HostClock:
         self._launch_ps = to_picoseconds(cost.launch_s)
         self._forward_ps = to_picoseconds(cost.forward_s)
         self._gap_factor = cost.gap_factor
+        self._memory_ps = cost.memory_s * PICOSECONDS
         self._launches = launches
         self._calls = HostCalls()
 
@@ -38,6 +39,9 @@ class HostClock:
         """Pass the host's time for one event; returns what was launched on the device by it."""
         if type(event) is HostGap:
             self.spend(event.cpu_s)
+            return ()
+        if type(event) is HostWork:
+            self.now_ps += round(event.bytes * self._memory_ps)
             return ()
         launched = self._launches.take(event)
         for count in self._calls.take(event, launched):

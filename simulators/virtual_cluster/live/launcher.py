@@ -214,7 +214,7 @@ def _options(
     from trainscout.simulators.virtual_cluster.walk.launches import HostCost
 
     cluster, gpu = machine
-    cost = HostCost.of(framework, cluster, cpu=args.host == "cpu")
+    cost = HostCost.of(framework, cluster, gpu, cpu=args.host == "cpu")
     job = RankOptions(
         world_size=args.world_size,
         rank=who.simulated[0],

@@ -224,6 +224,14 @@ class HostGap:
 
 
 @dataclass(frozen=True, slots=True)
+class HostWork:
+    """``bytes`` of the host's memory that its CPU read and wrote since the last event, in
+    operations on tensors that lie there without data (an optimizer's)."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Phase:
     """What follows belongs to this phase (``PHASES``) of step ``step``, counted from 0."""
 
@@ -295,6 +303,7 @@ Event = (
     | RecordStream
     | EmptyCache
     | HostGap
+    | HostWork
     | Phase
     | Parameters
     | Begin

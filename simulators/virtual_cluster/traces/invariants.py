@@ -87,7 +87,7 @@ def _steps(trace: events.Trace) -> Iterator[Finding]:
             hooked = (phase, event.phase) == (events.OPTIMIZER, events.BACKWARD)
             phase = events.OPTIMIZER if hooked else event.phase
             entered |= phase == events.OPTIMIZER
-        elif isinstance(event, events.Op):
+        elif isinstance(event, events.Op | events.HostWork):
             launched[phase] += 1
     stepped = bool(launched[events.OPTIMIZER])
     rank = trace.header.rank

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.cluster import Cluster, HostShare
 from trainscout.simulators.predictor.question.errors import require_positive
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
-from trainscout.simulators.predictor.replay.host import host_pace
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.replay.host import host_pace, moved_s
 from trainscout.simulators.predictor.replay.prices import host_launch_s
 from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import Fusion
@@ -46,20 +47,28 @@ _LAUNCHES_OF_OPERATION = 34 / 15
 
 @dataclass(frozen=True)
 class HostCost:
-    """``launch_s`` for each launch, ``forward_s`` more for each in a forward pass, and
-    ``gap_factor`` times the script's CPU seconds (0: they are left out)."""
+    """``launch_s`` for each launch, ``forward_s`` more for each in a forward pass,
+    ``gap_factor`` times the script's CPU seconds (0: they are left out), and ``memory_s`` for each
+    byte of the host's memory that its CPU reads or writes."""
 
     launch_s: float
     forward_s: float = 0.0
     gap_factor: float = 1.0
+    memory_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("launch_s", "forward_s", "gap_factor"):
+        for name in ("launch_s", "forward_s", "gap_factor", "memory_s"):
             require_positive(f"host.{name}", getattr(self, name), allow_zero=True)
 
     @classmethod
     def of(
-        cls, framework: Framework, cluster: Cluster, *, cpu: bool, factor: float = 1.0
+        cls,
+        framework: Framework,
+        cluster: Cluster,
+        gpu: Gpu,
+        *,
+        cpu: bool,
+        factor: float = 1.0,
     ) -> HostCost:
         """CPU seconds of the script where they are known (``cpu``), else as declared for the CPUs
         of the cluster's vendor.
@@ -68,14 +77,15 @@ class HostCost:
         never added to CPU seconds: what launches cost beside those is the driver's own.
         ``factor``: how much longer all of it takes (``Factors.host_time``).
         """
+        memory_s = moved_s(1, HostShare.of(gpu, cluster))
         if cpu:
             launch_s = 0.0 if framework.cuda_graphs else UNDECLARED.host_launch_s
-            return cls(launch_s * factor, 0.0, factor)
+            return cls(launch_s * factor, 0.0, factor, memory_s)
         factor *= host_pace(framework, cluster.cpu)
         forward_s = (
             0.0 if framework.cuda_graphs else framework.host_forward_s / _LAUNCHES_OF_OPERATION
         )
-        return cls(host_launch_s(framework) * factor, forward_s * factor, 0.0)
+        return cls(host_launch_s(framework) * factor, forward_s * factor, 0.0, memory_s)
 
 
 _CALLS = frozenset((events.Collective, events.ValueRead))

@@ -13,6 +13,7 @@ from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.device_block import kernel_seconds
 from trainscout.simulators.predictor.replay.engine import Floats
+from trainscout.simulators.predictor.replay.host import copy_s
 from trainscout.simulators.predictor.replay.priced import EVIDENCE, KERNELS, PricedOp
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload import ir
@@ -70,7 +71,7 @@ def price_contents(pricer: Pricer, contents: Sequence[Content]) -> list[Price]:
 
 
 def _kernels(lowered: Lowered, priced: list[PricedOp], gpu: Gpu) -> Price:
-    crossing_s = lowered.transfer_bytes / gpu.pcie_bytes_per_s
+    crossing_s = copy_s(lowered.transfer_bytes, gpu)
     evidence_s, estimated = _evidence(priced, crossing_s)
     return Price(
         sum(each.seconds for each in priced) + crossing_s,

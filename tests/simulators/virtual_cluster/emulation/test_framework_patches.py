@@ -30,7 +30,9 @@ def test_builders_hand_out_what_is_made_here() -> None:
     module.OpBuilder = OpBuilder  # type: ignore[attr-defined]
     PATCHES["deepspeed.ops.op_builder.builder"](module)
     assert OpBuilder("fused_adam").load().multi_tensor_adam is multi_tensor.multi_tensor_adam
-    assert OpBuilder("cpu_adam").load().adam_update(0, 1) == 0
+    adam = OpBuilder("cpu_adam").load()
+    assert adam.create_adam(0, 1e-3) == adam.destroy_adam(0) == 0
+    assert adam.adam_update(0, 1, 1e-3, 0.9, 0.95, 1e-8, 0.0, True, *torch.ones(4, 8)) == 0
     flat = OpBuilder("utils").load().flatten([torch.ones(2), torch.zeros(1)])
     assert flat.tolist() == [1, 1, 0]
     assert OpBuilder("async_io").load(verbose=True) == "built async_io"

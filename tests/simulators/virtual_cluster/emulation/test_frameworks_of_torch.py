@@ -200,3 +200,32 @@ def test_two_steps_end_in_one_with_buckets(tmp_path: Path, static: str, last: in
         elif isinstance(event, events.Collective) and step >= 0 and event.dtype == "float32":
             reduced.setdefault(step, []).append(event.bytes_in >> 20)
     assert list(reduced.values()) == [[16]] * last + [[4] * 4]
+
+
+ON_HOST = """
+import torch
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+torch.distributed.init_process_group("nccl")
+with torch.device("meta"):
+    model = torch.nn.Linear(4096, 4096, bias=False)
+fully_shard(model, offload_policy=CPUOffloadPolicy())
+model.to_empty(device="cpu")
+optimizer = torch.optim.AdamW(model.parameters(), fused=FUSED)
+for step in range(2):
+    model(torch.randn(4, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("fused", "bytes_each"), [("True", 28), ("False", 84)])
+def test_an_optimizer_on_the_host_moves_its_memory(
+    tmp_path: Path, fused: str, bytes_each: int
+) -> None:
+    """In one pass (weight and moments read and written, gradient read), or in eight."""
+    text = ON_HOST.replace("FUSED", fused)
+    run = emulate_text(tmp_path, "train.py", text, "--world-size", "8", check=True)
+    assert run.code == 0, run.output
+    assert "no optimizer step launched" not in run.output
+    (*_, last) = (each for each in run.trace.events if isinstance(each, events.HostWork))
+    assert last.bytes == pytest.approx(bytes_each * 4096**2 / 8, rel=1e-6)

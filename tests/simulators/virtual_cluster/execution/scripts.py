@@ -62,6 +62,9 @@ class Script:
     def host(self, seconds: float) -> None:
         self.events.append(events.HostGap(seconds))
 
+    def host_work(self, size: int) -> None:
+        self.events.append(events.HostWork(size))
+
     def record(self, event: int, stream: int = 0) -> None:
         self.events.append(events.EventRecord(event, stream))
 

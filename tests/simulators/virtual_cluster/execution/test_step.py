@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.samples import GPU
+from tests.samples import CLUSTER, GPU
 from tests.simulators.virtual_cluster.execution.scripts import (
     BIG,
     MIB,
@@ -25,6 +25,7 @@ from tests.simulators.virtual_cluster.execution.scripts import (
     play,
     transfer_s,
 )
+from trainscout.simulators.predictor.question.cluster import HostShare
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 
@@ -87,6 +88,27 @@ def test_the_host_launches_ahead_until_it_is_the_slower() -> None:
     assert gemm_s(SMALL, 1) < launch_s
     assert step.step_time_s == pytest.approx(4 * launch_s + gemm_s(SMALL, 1))
     assert step.breakdown_s["host"] == pytest.approx(4 * launch_s - 3 * gemm_s(SMALL, 1))
+
+
+def test_what_an_optimizer_does_on_the_host_is_of_its_step() -> None:
+    size = 1 << 30
+    script = Script(0, 1, begun=False)
+    for number in range(2):
+        script.step(number)
+        script.gemm(BIG)
+        script.synchronise()
+        script.step(number, "optimizer")
+        script.host_work(size)
+        script.step(number, "other")
+        # The next step's inputs, before its forward pass.
+        script.gemm(SMALL)
+    for host in ("traced", "declared"):
+        step = play(script, host=host)
+        update_s = size / (0.43 * HostShare.of(GPU, CLUSTER).memory_bytes_per_s)
+        expected = update_s + gemm_s(BIG, 1) + gemm_s(SMALL, 1)
+        assert step.step_time_s == pytest.approx(expected)
+        assert step.breakdown_s["host"] == pytest.approx(update_s)
+    assert "reads and writes its memory at 33 GB/s a GPU" in " ".join(step.assumptions)
 
 
 def test_traced_gaps_replace_what_is_declared() -> None:

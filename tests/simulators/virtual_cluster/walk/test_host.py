@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.samples import GPU
 from tests.simulators.jobs import NODE
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.virtual_cluster.traces.events import (
@@ -55,14 +56,16 @@ def test_communication_and_reads_launch_once_and_operations_what_they_are() -> N
 
 def test_declared_times_are_not_added_to_cpu_seconds() -> None:
     slow = Framework(name="slow", host_launch_s=5e-3, host_forward_s=3.4e-3)
-    assert HostCost.of(slow, NODE, cpu=True) == HostCost(UNDECLARED.host_launch_s, 0.0, 1.0)
+    traced = HostCost.of(slow, NODE, GPU, cpu=True)
+    assert (traced.launch_s, traced.forward_s) == (UNDECLARED.host_launch_s, 0.0)
+    assert traced.gap_factor == 1.0
     # An operation of a module is 34 / 15 launches of a trace.
-    declared = HostCost.of(slow, NODE, cpu=False)
+    declared = HostCost.of(slow, NODE, GPU, cpu=False)
     assert (declared.launch_s, declared.gap_factor) == (5e-3, 0.0)
     assert declared.forward_s == pytest.approx(1.5e-3)
     # An Arm CPU takes longer for what is declared.
     arm = replace(NODE, cpu="arm")
-    assert HostCost.of(slow, arm, cpu=True) == HostCost.of(slow, NODE, cpu=True)
-    slower = HostCost.of(slow, arm, cpu=False)
+    assert HostCost.of(slow, arm, GPU, cpu=True) == HostCost.of(slow, NODE, GPU, cpu=True)
+    slower = HostCost.of(slow, arm, GPU, cpu=False)
     assert slower.launch_s == pytest.approx(2.6 * declared.launch_s)
     assert slower.forward_s == pytest.approx(2.6 * declared.forward_s)

@@ -58,7 +58,7 @@ def live(traces: Sequence[Trace], machine: Cluster = PAIR) -> Times:
         Representation.by_neighbours(len(traces), range(len(traces))),
         Prices(GPU, cluster, FRAMEWORK),
         WhiteBoxNetwork(),
-        HostCost.of(FRAMEWORK, cluster, cpu=False),
+        HostCost.of(FRAMEWORK, cluster, GPU, cpu=False),
         Launches,
         record=True,
     )
@@ -132,6 +132,7 @@ def waits(script: Script) -> None:
     script.wait(1, 3)
     script.gemm(1024 * (1 + script.rank), stream=3)
     script.read()
+    script.host_work(64 * MIB)
     script.gemm(4096)
     script.work_wait(first, host=True)
     script.gemm(512, stream=3)

@@ -7,6 +7,7 @@ pytest.importorskip("torch")
 from tests.needs import needs
 from tests.simulators.virtual_cluster.emulation.frameworks.runs import EXAMPLES, emulate
 from trainscout.simulators.virtual_cluster.emulation.programs import find_program
+from trainscout.simulators.virtual_cluster.traces.events import HostWork
 
 pytestmark = needs("transformers", "deepspeed")
 
@@ -57,3 +58,40 @@ def test_parameters_are_gathered_after_the_step_or_when_used(stage):
         assert sum(gathered) == 2 * (PARAMETERS - large) + ACCUMULATE * 2 * large
     else:
         assert sum(gathered) == pytest.approx(2 * PARAMETERS, rel=0.02)
+
+
+ON_HOST = """
+import os
+import deepspeed
+import torch
+
+deepspeed.init_distributed()
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+away = {"stage": STAGE, "offload_optimizer": {"device": "cpu"}}
+config = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_clipping": 1.0,
+    "bf16": {"enabled": True},
+    "zero_optimization": away,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+}
+model = torch.nn.Linear(4096, 4096, bias=False)
+engine, *_ = deepspeed.initialize(
+    model=model, config=config, model_parameters=model.parameters()
+)
+for step in range(2):
+    loss = engine(torch.randn(1, 8, 4096, device="cuda", dtype=torch.bfloat16)).float().mean()
+    engine.backward(loss)
+    engine.step()
+"""
+
+
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=pytest.mark.deep)])
+def test_an_offloaded_optimizer_moves_the_memory_of_the_host(tmp_path, stage):
+    script = tmp_path / "train.py"
+    script.write_text(ON_HOST.replace("STAGE", str(stage)))
+    found = emulate(tmp_path, [script], world_size=8)
+    moved = [event.bytes / (4096**2 / 8) for event in found.events(HostWork, step=1)]
+    # Gradients clipped; weight and moments read and written, gradient read; and, of stage 2, cast
+    # there to 16 bits.
+    assert moved == pytest.approx([8, 28, 6] if stage == 2 else [8, 28], rel=1e-4)
