@@ -7,9 +7,13 @@ is not ordered after the last conflicting use elsewhere is a race on a real devi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from typing import Any
 
+# How often a script hears that something is not over: DeepSpeed asks for an event three times and
+# then waits for it; who asks in a loop waits, too.
+_ASKED_IN_VAIN = 10
 # A communicator's own stream is named by its group.
 StreamKey = int | str
 Knowledge = dict[StreamKey, int]
@@ -23,10 +27,11 @@ class StreamOrder:
         self._seen: dict[StreamKey, Knowledge] = {}
         self._recorded: dict[int, Knowledge] = {}
         self._host: Knowledge = {}
+        self._asked: Counter[Hashable] = Counter()
 
     def restart(self) -> None:
         """Forget everything: a new trace begins."""
-        for table in (self._launched, self._seen, self._recorded, self._host):
+        for table in (self._launched, self._seen, self._recorded, self._host, self._asked):
             table.clear()
 
     def launch(self, stream: StreamKey) -> int:
@@ -55,6 +60,7 @@ class StreamOrder:
     def record(self, event: int, stream: StreamKey) -> None:
         """An event is recorded on a stream."""
         self._recorded[event] = self.point(stream)
+        self._asked.pop(("event", event), None)
 
     def recorded(self, event: int) -> bool:
         """Whether the event was ever recorded."""
@@ -68,10 +74,25 @@ class StreamOrder:
         """The host waits for an event."""
         _merge(self._host, self._recorded.get(event, {}))
 
-    def host_waited_event(self, event: int) -> bool:
-        """Whether all that an event stands for is over, as the host knows."""
-        point = self._recorded.get(event, {})
+    def host_waited(self, point: Knowledge) -> bool:
+        """Whether all that a point stands for is over, as the host knows."""
         return all(self._host.get(stream, 0) >= number for stream, number in point.items())
+
+    def event_point(self, event: int) -> Knowledge:
+        """What an event stands for."""
+        return self._recorded.get(event, {})
+
+    def asked_in_vain(self, name: Hashable) -> bool:
+        """Whether a script that asks for what ``name`` stands for is told that it is not over.
+
+        Nobody knows without device time, so not until the host has waited for it, which it has to
+        where a script asks on and on. One that holds its host back waits then, and so does it
+        where it is replayed."""
+        self._asked[name] += 1
+        if self._asked[name] <= _ASKED_IN_VAIN:
+            return True
+        del self._asked[name]
+        return False
 
     def host_wait_stream(self, stream: StreamKey) -> None:
         """The host waits for a stream."""

@@ -11,9 +11,6 @@ from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.traces.events import EventRecord, EventWait, Synchronise
 
 _CUDA_DEVICE_TYPE = 1
-# How often a script hears that an event has not happened: DeepSpeed asks for one three times and
-# then waits for it; who asks in a loop waits, too.
-_ASKED_IN_VAIN = 10
 
 
 class EngineNotices:
@@ -115,8 +112,12 @@ class Stream(torch.Stream):
         return event
 
     def query(self) -> bool:
-        """Whether the stream is idle: nobody knows without device time, so yes."""
-        self.state.order.host_wait_stream(int(self.stream_id))
+        """Whether the stream is idle, as far as the host knows (``StreamOrder.asked_in_vain``)."""
+        order, number = self.state.order, int(self.stream_id)
+        if not order.host_waited(order.point(number)):
+            if order.asked_in_vain(("stream", number)):
+                return False
+            self.synchronize()
         return True
 
     def synchronize(self) -> None:
@@ -162,7 +163,6 @@ class Event:
     ) -> None:
         self.enable_timing = enable_timing
         self.number = self.state.shim.new_event()
-        self._asked = 0
 
     @property
     def cuda_event(self) -> int:
@@ -180,7 +180,6 @@ class Event:
         """Mark the place a stream has reached."""
         with self.state.recorder:
             number = self.state.shim.stream() if stream is None else int(stream.stream_id)
-            self._asked = 0
             self.state.order.record(self.number, number)
             self.state.recorder.emit(EventRecord(self.number, number, self.enable_timing))
 
@@ -194,16 +193,13 @@ class Event:
                 self.state.recorder.emit(EventWait(self.number, number))
 
     def query(self) -> bool:
-        """Whether it has happened: nobody knows without device time, so not until the host has
-        waited for it, which it does by asking often.
-
-        A script that holds its host back waits then, and so does it where it is replayed."""
-        if self.state.order.host_waited_event(self.number):
-            return True
-        self._asked += 1
-        if self._asked > _ASKED_IN_VAIN:
+        """Whether it has happened, as far as the host knows (``StreamOrder.asked_in_vain``)."""
+        order = self.state.order
+        if not order.host_waited(order.event_point(self.number)):
+            if order.asked_in_vain(("event", self.number)):
+                return False
             self.synchronize()
-        return self._asked > _ASKED_IN_VAIN
+        return True
 
     def synchronize(self) -> None:
         """Wait on the host for this event."""

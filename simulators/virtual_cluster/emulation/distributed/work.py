@@ -15,7 +15,7 @@ from trainscout.simulators.virtual_cluster.traces.events import WorkWait
 
 
 class _Over(dist._Work):
-    """What nobody can ask of communication: it has succeeded, and takes no time that is known."""
+    """What anybody may ask of communication: it has succeeded."""
 
     def __init__(self, outputs: Any = None) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class _Over(dist._Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether it is over: nobody knows without device time, so yes."""
+        """Between hosts it takes no time."""
         return True
 
     def is_success(self) -> bool:
@@ -64,22 +64,30 @@ class Arrival:
         # What is to be learnt from other ranks before anybody goes on with what came.
         self.arrives: Callable[[], None] | None = None
 
-    def waited_on(self, stream: int) -> None:
-        """A stream waits for this communication."""
+    def waited_on(self, stream: int, blocks_host: bool = False) -> None:
+        """A stream waits for this communication, and the host where it ``blocks_host``."""
         state = self._state
         if self.arrives is not None:
             arrives, self.arrives = self.arrives, None
             arrives()
         state.order.wait_point(stream, self._point)
-        blocks = self._blocks_host or os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == "1"
+        blocks = (
+            blocks_host or self._blocks_host or os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == "1"
+        )
         if blocks:
             state.order.host_wait_point(self._point)
         state.recorder.emit(WorkWait(self.number, stream, blocks))
         self._tensors = None
 
-    def seen(self) -> None:
-        """The host saw that it is over."""
-        self._state.order.host_wait_point(self._point)
+    def is_over(self) -> bool:
+        """Whether it is, as far as the host knows (``StreamOrder.asked_in_vain``)."""
+        order = self._state.order
+        if not order.host_waited(self._point):
+            if order.asked_in_vain(("work", self.number)):
+                return False
+            with self._state.recorder:
+                self.waited_on(self._state.shim.stream(), blocks_host=True)
+        return True
 
 
 class VirtualWork(_Over):
@@ -98,9 +106,8 @@ class VirtualWork(_Over):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is over: nobody knows without device time, so yes."""
-        self.arrival.seen()
-        return True
+        """Whether it is over."""
+        return self.arrival.is_over()
 
     def block_current_stream(self) -> None:
         """As ``wait``."""

@@ -83,9 +83,10 @@ def test_using_a_result_before_waiting_for_its_collective_is_flagged(run: Run) -
 
 def test_what_the_host_saw_to_be_over_and_what_asks_for_sizes_alone_do_not_race(run: Run) -> None:
     assert not run.of("seen to be over", Violation)
-    # Who asks until an event is over, waits for it.
-    (waited,) = run.of("seen to be over", Synchronise)
-    assert waited.scope == "event"
+    # Who asks until an event, a stream or a communication is over, waits for it.
+    waited = run.of("seen to be over", Synchronise)
+    assert [each.scope for each in waited] == ["event", "stream"]
+    assert [each.blocks_host for each in run.of("seen to be over", WorkWait)] == [True, False]
 
 
 def test_collectives_say_who_takes_part_and_what_moves(run: Run) -> None:

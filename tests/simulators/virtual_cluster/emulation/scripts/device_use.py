@@ -406,9 +406,12 @@ pop()
 
 push("seen to be over")
 work = dist.all_reduce(data, async_op=True)
-assert work.is_completed()
+assert not work.is_completed()
+while not work.is_completed():
+    pass
 data.add_(1)
 work.wait()
+assert work.is_completed()
 event.record()
 assert not event.query()
 while not event.query():
@@ -416,7 +419,9 @@ while not event.query():
 with torch.cuda.stream(side):
     data.mul_(3)
 torch.ones_like(data)
-assert side.query()
+assert not side.query()
+while not side.query():
+    pass
 assert event.query()
 data.add_(1)
 pop()
