@@ -10,7 +10,12 @@ Tensors = Sequence[torch.Tensor]
 
 
 def combine(
-    kind: str, inputs: Sequence[Tensors], position: int, root: int | None, reduction: str
+    kind: str,
+    inputs: Sequence[Tensors],
+    position: int,
+    root: int | None,
+    reduction: str,
+    own_part: bool | None = None,
 ) -> list[torch.Tensor]:
     """The tensors that the member at ``position`` gets.
 
@@ -19,12 +24,13 @@ def combine(
             ``reduce_scatter`` of lists; ``scatter``: of the root only).
         root: the source of ``broadcast`` and ``scatter``, an index in the group.
         reduction: sum, avg, max, min or product.
+        own_part: as ``each_in_its_part``.
 
     Raises:
         RuntimeError: where members' tensors do not fit each other.
     """
     if kind in ("all_reduce", "reduce"):
-        return [_reduced([each[0] for each in inputs], position, reduction)]
+        return [_reduced([each[0] for each in inputs], position, reduction, own_part)]
     if kind == "broadcast":
         return list(inputs[root or 0])
     if kind in ("all_gather", "gather"):
@@ -53,9 +59,12 @@ def _part(inputs: Tensors, position: int, size: int) -> torch.Tensor:
     return inputs[position] if len(inputs) == size else inputs[0].reshape(size, -1)[position]
 
 
-def _reduced(values: Sequence[torch.Tensor], position: int, reduction: str) -> torch.Tensor:
-    own = values[position]
-    filled = each_in_its_part(own, position, len(values)) if reduction in ("sum", "max") else None
+def _reduced(
+    values: Sequence[torch.Tensor], position: int, reduction: str, own_part: bool | None = None
+) -> torch.Tensor:
+    own, filled = values[position], None
+    if reduction in ("sum", "max"):
+        filled = each_in_its_part(own, position, len(values), own_part)
     if filled is not None:
         parts = zip(filled.chunk(len(values)), values, strict=True)
         absent = torch.cat(
@@ -79,16 +88,21 @@ def _reduced(values: Sequence[torch.Tensor], position: int, reduction: str) -> t
     return total / len(values) if reduction == "avg" else total
 
 
-def each_in_its_part(whole: torch.Tensor, position: int, size: int) -> torch.Tensor | None:
+def each_in_its_part(
+    whole: torch.Tensor, position: int, size: int, own_part: bool | None
+) -> torch.Tensor | None:
     """What a sum or maximum makes of equal parts, one for each member, of which this one filled
     its own alone, where every member fills its own likewise; None for other tensors.
 
-    So programs compare norms, ask who shares their node, and gather objects as bytes. Of two
-    members a pair of counts would look the same.
+    So programs compare norms, ask who shares their node, and gather objects as bytes. They make
+    zeros and write their part (``own_part``; None: nobody knows). Of two members a count and a sum
+    that is 0 would look the same; nobody sums bytes otherwise.
     """
     if not whole.dim() or whole.shape[0] % size or (whole.dim() > 1 and whole.shape[0] != size):
         return None
-    if size == 1 or (size == 2 and not whole.is_floating_point() and whole.dtype != torch.uint8):
+    if own_part is None:
+        own_part = size > 2 or whole.dtype == torch.uint8
+    if size == 1 or not own_part:
         return None
     own = whole.chunk(size)[position]
     if not 0 < int(own.count_nonzero()) == int(whole.count_nonzero()):

@@ -166,7 +166,7 @@ class Exchange:
     ``kind`` as in ``Collective.kind``, or ``send`` or ``recv``. ``position`` of this rank and
     ``root`` (the source's, or the peer's of a transfer) count within the group, whose members are
     ``ranks`` of the job. ``reduction``: sum, avg, max, min or product. ``even``: members' shares
-    are of one size.
+    are of one size. ``own_part``: as ``each_in_its_part``.
     """
 
     kind: str
@@ -178,6 +178,7 @@ class Exchange:
     reduction: str = "sum"
     ranks: tuple[int, ...] = ()
     even: bool = True
+    own_part: bool | None = None
 
     @property
     def rooted(self) -> bool:
@@ -305,7 +306,7 @@ def learn(
     members = [
         [each.value for each in known[at]] if at in known else own for at in range(exchange.size)
     ]
-    parts = combine(exchange.kind, members, position, root, exchange.reduction)
+    parts = combine(exchange.kind, members, position, root, exchange.reduction, exchange.own_part)
     made = [plain.empty(each.shape, dtype=each.dtype) for each in outputs]
     fill(made, parts)
     return [Known(value, grade) for value in made]
@@ -383,7 +384,8 @@ def _reduced(shadow: Shadow | None, exchange: Exchange) -> Shadow | None:
     if exchange.reduction != "sum":
         return shadow
     if shadow.kind is Kind.DEFINITE:
-        gathered = each_in_its_part(shadow.value, exchange.position, exchange.size)
+        where = exchange.position, exchange.size, exchange.own_part
+        gathered = each_in_its_part(shadow.value, *where)
         if gathered is not None:
             return Known(gathered, shadow.grade)
     if shadow.kind is Kind.SHARE or shadow.kind is Kind.SUPPORT:

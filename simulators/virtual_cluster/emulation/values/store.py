@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from trainscout.simulators.virtual_cluster.emulation.stream_order import extent_of
+
 from . import plain
 from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS
 from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, compact
@@ -25,14 +27,16 @@ _Geometry = tuple[torch.dtype, torch.Size, tuple[int, ...], int]
 
 
 class _Mirror:
-    """Host memory laid out as a storage, and what each of its bytes is worth."""
+    """Host memory laid out as a storage, what each of its bytes is worth, and, since all of them
+    were last made zero (None: nobody knows of that), between which of them was written."""
 
-    __slots__ = ("grade", "grades", "memory")
+    __slots__ = ("grade", "grades", "memory", "written")
 
     def __init__(self, nbytes: int) -> None:
         self.memory = torch.UntypedStorage(nbytes)
         self.grade = Grade.UNKNOWN
         self.grades: torch.Tensor | None = None
+        self.written: tuple[int, int] | None = None
 
     def window(self, tensor: torch.Tensor) -> torch.Tensor:
         made = plain.empty(0, dtype=tensor.dtype)
@@ -58,6 +62,13 @@ class _Mirror:
                 return
             self.grades = plain.full((self.memory.nbytes(),), int(self.grade), dtype=torch.uint8)
         self._bytes_of(tensor).fill_(int(grade))
+
+    def note_written(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        if tensor.numel() * tensor.itemsize >= self.memory.nbytes():
+            self.written = None if value.any() else (0, 0)
+        elif self.written is not None:
+            (low, high), (first, after) = self.written, extent_of(tensor)
+            self.written = (min(low, first), max(high, after)) if high else (first, after)
 
     def _bytes_of(self, tensor: torch.Tensor) -> torch.Tensor:
         size = tensor.itemsize
@@ -139,6 +150,16 @@ class Store:
                 return
         self._entries[key] = {_geometry(tensor): _own(shadow)}
 
+    def written_within(self, tensor: torch.Tensor, part: int, parts: int) -> bool | None:
+        """Whether of a whole storage nothing but one of so many equal parts was written since all
+        of it was made zero; None where nobody knows."""
+        entry = self._entries.get(tensor.untyped_storage()._cdata)
+        nbytes = tensor.untyped_storage().nbytes()
+        if not isinstance(entry, _Mirror) or entry.written is None or tensor.nbytes != nbytes:
+            return None
+        low, high = entry.written
+        return part * nbytes <= low * parts and high * parts <= (part + 1) * nbytes
+
     def alias(self, view: torch.Tensor, shadow: Shadow) -> None:
         """A view of a storage with windows shows this; nothing was written."""
         entry = self._entries.get(view.untyped_storage()._cdata)
@@ -163,6 +184,7 @@ class Store:
                     window, value = window.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
         window.copy_(value)
         mirror.set_grade(tensor, known.grade)
+        mirror.note_written(tensor, value)
 
     def _mirrored(self, entry: dict[_Geometry, Shadow], nbytes: int) -> _Mirror | None:
         """A mirror in place of windows, when one of them shows all of a small storage."""

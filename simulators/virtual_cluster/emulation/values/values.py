@@ -172,7 +172,10 @@ class Values:
             return None
         with self._lock, on_host:
             pairs = [(t, self._get(t) or self._store.get_partly(t)) for t in inputs]
-            own = None if post is None else give(exchange, pairs, outputs, post)
+            if kind == "all_reduce":
+                own = self._store.written_within(inputs[0], exchange.position, exchange.size)
+                exchange = replace(exchange, own_part=own)
+            given = None if post is None else give(exchange, pairs, outputs, post)
             if kind == "send":
                 self._replies.note(exchange, pairs)
             if wanted or known:
@@ -182,14 +185,14 @@ class Values:
                     shadows = [reply or told for reply, told in zip(replies, shadows, strict=True)]
                 for tensor, shadow in zip(outputs, shadows, strict=True):
                     self._store.put(tensor, shadow)
-        if own is None:
+        if given is None:
             return None
 
         def arrives() -> None:
             assert post is not None
-            assert own is not None
+            assert given is not None
             with on_host:
-                learnt = learn(exchange, own, outputs, post)
+                learnt = learn(exchange, given, outputs, post)
                 if learnt is not None:
                     with self._lock:
                         for tensor, shadow in zip(outputs, learnt, strict=True):

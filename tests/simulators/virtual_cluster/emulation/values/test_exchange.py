@@ -48,6 +48,33 @@ def test_objects_gathered_as_bytes_by_a_sum_are_read_in_every_place() -> None:
     assert rank.grade(buffer) == "expected"
 
 
+@pytest.mark.parametrize(
+    ("written", "size", "expected"),
+    [
+        # Norms of each rank; a count, and a sum that is 0; the same where nobody saw it made.
+        ((1,), 2, [3.0, 3.0]),
+        ((1, 0), 2, [0.0, 6.0]),
+        ((), 2, [0.0, 6.0]),
+        ((1,), 4, [3.0, 3.0, 3.0, 3.0]),
+        ((1, 2), 4, [0.0, 12.0, 0.0, 0.0]),
+        ((), 4, [3.0, 3.0, 3.0, 3.0]),
+    ],
+)
+def test_a_sum_gathers_what_was_written_to_ones_own_part_of_zeros(
+    written: tuple[int, ...], size: int, expected: list[float]
+) -> None:
+    rank = FakeRank()
+    with rank:
+        buffer = torch.ones(size)
+        buffer.zero_()
+        for place in written:
+            buffer[place] = 3.0 if place == 1 else 0.0
+    if not written:
+        buffer = rank.enter(torch.tensor([0.0, 3.0, *[0.0] * (size - 2)]))
+    communicate(rank, "all_reduce", [buffer], [buffer], size=size)
+    assert rank.read(buffer) == expected
+
+
 def test_what_earlier_runs_gave_is_put_together(tmp_path: Path) -> None:
     sums = {}
     for position in range(4):
