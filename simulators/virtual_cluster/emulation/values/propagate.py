@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -147,10 +148,19 @@ def _finite(answer: bool) -> Rule:
     def rule(call: Call) -> Sequence[Shadow | None]:
         shadow = call.get(call.args[0])
         if isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE:
-            return [elementwise(call, [(call.args[0], shadow)])]
-        return [filled(call.results[0], answer, Grade.INVENTED)]
+            return [_as_finite(elementwise(call, [(call.args[0], shadow)]), [shadow])]
+        return [filled(call.results[0], answer, Grade.EXPECTED)]
 
     return rule
+
+
+def _as_finite(answer: Shadow | None, asked: Iterable[Shadow]) -> Shadow | None:
+    """Whether numbers that nobody knows are finite is as expected, though what they are is
+    invented."""
+    if not isinstance(answer, Known) or answer.grade is not Grade.INVENTED:
+        return answer
+    finite = all(isinstance(each, Known) and bool(each.value.isfinite().all()) for each in asked)
+    return replace(answer, grade=Grade.EXPECTED) if finite else answer
 
 
 def _compare(call: Call) -> Sequence[Shadow | None]:
@@ -158,13 +168,14 @@ def _compare(call: Call) -> Sequence[Shadow | None]:
     one, other = call.args[0], call.args[1]
     pairs = [(t, call.get(t)) for t in call.args if isinstance(t, torch.Tensor)]
     known = [(t, s) for t, s in pairs if s is not None and not isinstance(s, Missing)]
+    infinite = isinstance(other, float) and math.isinf(other)
     if len(known) == len(pairs):
-        return [elementwise(call, known)]
+        made = elementwise(call, known)
+        asks = other is one or infinite
+        return [_as_finite(made, [shadow for _, shadow in known]) if asks else made]
     same = call.name.startswith("eq")
-    if other is one:
-        return [filled(call.results[0], same, Grade.INVENTED)]
-    if isinstance(other, float) and math.isinf(other):
-        return [filled(call.results[0], not same, Grade.INVENTED)]
+    if other is one or infinite:
+        return [filled(call.results[0], same is (other is one), Grade.EXPECTED)]
     if len(pairs) == 2 and (number := _different(call.results[0].shape, pairs)):
         share = 1 / number if same else 1 - 1 / number
         value = plain.full((1,) * call.results[0].dim(), share, dtype=torch.float64)

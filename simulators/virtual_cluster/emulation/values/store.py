@@ -158,7 +158,7 @@ class Store:
         if not isinstance(entry, _Mirror) or entry.written is None or tensor.nbytes != nbytes:
             return None
         low, high = entry.written
-        return part * nbytes <= low * parts and high * parts <= (part + 1) * nbytes
+        return bool(part * nbytes <= low * parts and high * parts <= (part + 1) * nbytes)
 
     def alias(self, view: torch.Tensor, shadow: Shadow) -> None:
         """A view of a storage with windows shows this; nothing was written."""

@@ -134,7 +134,11 @@ def test_unknown_numbers_are_taken_to_be_finite() -> None:
         gradient = rank.unknown(100, 100)
         assert rank.read(torch.isfinite(gradient).all()) is True
         assert rank.read(torch.isnan(gradient).any() | torch.isinf(gradient).any()) is False
-        assert rank.grade(torch.isnan(gradient).any()) == "invented"
+        for unknown in (gradient, gradient.sum()):
+            assert rank.grade(torch.isnan(unknown).any()) == "expected"
+            assert rank.grade(torch.isfinite(unknown).all()) == "expected"
+            assert rank.grade(unknown.sum() > 0) == "invented"
+        assert rank.read(gradient[torch.isinf(gradient)]) == []
 
 
 def test_whole_numbers_that_nobody_knows_differ_one_by_one() -> None:
