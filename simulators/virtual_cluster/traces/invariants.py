@@ -202,8 +202,10 @@ def _loops(trace: events.Trace) -> Iterator[Finding]:
 
 
 def _works(trace: events.Trace) -> Iterator[Finding]:
-    """Every communication is waited for, by a stream or by the host."""
+    """Every communication is waited for, by a stream or by the host, but for one whose result
+    nobody uses (``Join`` tells others that a rank goes on)."""
     open_works: dict[int, events.Collective | events.PointToPoint] = {}
+    used: set[int | None] = set()
     for event in trace.events:
         if isinstance(event, events.Collective | events.PointToPoint):
             open_works[event.work] = event
@@ -211,6 +213,13 @@ def _works(trace: events.Trace) -> Iterator[Finding]:
             open_works.pop(event.work, None)
         elif isinstance(event, events.Synchronise) and event.scope == "device":
             open_works.clear()
+        elif open_works and isinstance(event, events.Op):
+            used.update(each.storage for each in tensors(event.inputs))
+    open_works = {
+        number: each
+        for number, each in open_works.items()
+        if isinstance(each, events.PointToPoint) or not each.outputs or used & {*each.outputs}
+    }
     if open_works:
         sites = _sites(trace)
         first = next(iter(open_works.values()))

@@ -59,13 +59,14 @@ class Launch:
 class Communication:
     """A rank's communicators by the name it gave them, its launches in the host's order, and the
     waits for them, each with the index of its event. ``collnet``: names of those for which it
-    asked for switches that sum."""
+    asked for switches that sum. ``guessed``: as of a launch after all of them."""
 
     rank: int
     communicators: dict[str, Communicator]
     launches: tuple[Launch, ...]
     waits: tuple[tuple[int, events.WorkWait], ...] = ()
     collnet: frozenset[str] = frozenset()
+    guessed: bool = False
 
 
 def communication(trace: events.Trace) -> Communication:
@@ -89,7 +90,7 @@ def communication(trace: events.Trace) -> Communication:
         elif type(event) is events.WorkWait:
             waits.append((index, event))
         elif type(event) is events.ValueRead:
-            guessed |= event.grade != "exact" and _whole(event.value)
+            guessed |= event.grade != "exact" and _whole(event.value, event.grade)
         elif type(event) is events.Group:
             _add_group(rank, event, communicators, made)
         elif type(event) is events.Collective or type(event) is events.PointToPoint:
@@ -107,11 +108,16 @@ def communication(trace: events.Trace) -> Communication:
     collnet = frozenset(
         event.name for event in trace.events if type(event) is events.Group and event.collnet
     )
-    return Communication(rank, communicators, tuple(launches), tuple(waits), collnet)
+    return Communication(rank, communicators, tuple(launches), tuple(waits), collnet, guessed)
 
 
-def _whole(value: object) -> bool:
-    return type(value) is int or (isinstance(value, tuple) and any(map(_whole, value)))
+def _whole(value: object, grade: str) -> bool:
+    """As a number of this type, too, where it follows from what others do: how many of them still
+    have inputs (``Join``)."""
+    if isinstance(value, tuple):
+        return any(_whole(each, grade) for each in value)
+    counted = type(value) is float and grade == "expected" and value.is_integer()
+    return counted or type(value) is int
 
 
 def _order(event: events.Collective | events.PointToPoint) -> tuple[object, ...]:

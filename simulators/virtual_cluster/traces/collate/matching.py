@@ -187,7 +187,8 @@ def _uneven_counts(ranks: Sequence[Communication]) -> Iterator[Mismatch]:
                 f"{counts[most]} of {by_rank[most].where} (the last)",
                 f"{counts[least]} of "
                 + (by_rank[least].where if least in by_rank else f"rank {least}"),
-                guessed=any(launch.guessed for launch in by_rank.values()),
+                guessed=any(launch.guessed for launch in by_rank.values())
+                or any(rank.guessed for rank in ranks if rank.rank in counts),
             )
 
 

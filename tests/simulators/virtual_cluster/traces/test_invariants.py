@@ -165,6 +165,14 @@ def test_communication_that_nobody_waits_for_is_found() -> None:
     assert check_trace(trace(*events, Synchronise("device"))) == ()
 
 
+def test_a_communication_whose_result_nobody_uses_need_not_be_waited_for() -> None:
+    told = dataclasses.replace(reduction(1), outputs=(GRADIENT,))
+    assert check_trace(trace(*step(0), told, op("aten.mm.default"))) == ()
+    reads = Op("aten.mm.default", (TensorSpec("float32", (10,), GRADIENT),), (), 0)
+    (finding,) = check_trace(trace(*step(0), told, reads))
+    assert finding.invariant == "works end"
+
+
 def test_calls_that_are_lost_or_of_strangers_are_found() -> None:
     (finding,) = check_trace(trace(*step(0), *step(2)))
     assert "number 2 follows 0 on data [0, 1]" in finding.problem
@@ -221,3 +229,17 @@ def test_sizes_that_a_rank_could_not_know_are_no_certain_mismatch() -> None:
     assert "trainscout live" in finding.likely_cause
     (finding,) = check_together([uneven(0, 2, 4, grade="exact"), uneven(1, 4, 2, grade="exact")])
     assert finding.certain
+
+
+@pytest.mark.parametrize(
+    ("value", "grade", "certain"),
+    [(0.0, "expected", False), (0.5, "expected", True), (1.0, "invented", True)],
+)
+def test_a_rank_that_could_not_know_how_many_go_on_may_have_stopped(
+    value: float, grade: str, certain: bool
+) -> None:
+    """``Join`` sums 1.0 of every rank that has inputs left."""
+    stopped = trace(*step(0), ValueRead("item", value, grade, 0))
+    (finding,) = check_together([stopped, trace(*step(0), *step(1), rank=1)])
+    assert "number of collectives differs" in finding.problem
+    assert finding.certain is certain
