@@ -47,7 +47,7 @@ from .program import NO_CONTENT, Contents, Priced, Program
 from .rendezvous import JobRendezvous
 from .rules import FIELD, add_rules
 from .sharing import SETTLED, SharedTimes, Wire, run_shared
-from .window import Window, launched, windows
+from .window import Window, launched, unlike, windows
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
@@ -250,6 +250,15 @@ def _of_earlier_steps(
                 f"the step time{_TWICE}"
             )
             return
+        for step, each in list(enumerate(earlier))[2:]:
+            for name in unlike(each, counted[-1]):
+                if all(each.others[name] > of.others[name] for of in counted):
+                    yield (
+                        f"step {step} runs {name} {each.others[name]:,} times, the last "
+                        f"{counted[-1].others[name]:,}: what an optimizer or checkpoint does "
+                        f"every so many steps is no part of the step time{_TWICE}"
+                    )
+                    return
 
 
 def _assumptions(

@@ -7,15 +7,16 @@ after every second), the whole pattern is replayed.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 
 # Two that launch so nearly as much do the same: what is logged now and then is no pattern.
-_ALIKE = 0.1
+_ALIKE, _FEW_ELEMENTS = 0.1, 65_536
 
 
 @dataclass(frozen=True)
@@ -122,10 +123,15 @@ def _before(last: int, updated: Mapping[int, set[int]]) -> int:
 
 @dataclass(slots=True)
 class Work:
-    """What a rank launches from the end of one update to that of the next, but for the update."""
+    """What a rank launches from the end of one update to that of the next.
+
+    ``forward``: operations of forward passes; ``others``: the rest, by name, and the ``elements``
+    that those read and write.
+    """
 
     forward: int = 0
-    other: int = 0
+    others: Counter[str] = field(default_factory=Counter)
+    elements: Counter[str] = field(default_factory=Counter)
     communications: int = 0
 
 
@@ -142,13 +148,16 @@ def launched(trace: events.Trace, last: int) -> list[Work]:
             now = event.step + (event.step == updated and phase != events.OPTIMIZER)
             if now > last:
                 break
-        elif phase in (events.SETUP, events.OPTIMIZER):
+        elif phase == events.SETUP:
             continue
         elif isinstance(event, events.Op):
             if phase == events.FORWARD:
                 found[now].forward += 1
             else:
-                found[now].other += 1
+                found[now].others[event.name] += 1
+                found[now].elements[event.name] += sum(
+                    math.prod(each.shape) for each in tensors((event.inputs, event.outputs))
+                )
         elif isinstance(event, events.Collective | events.PointToPoint):
             found[now].communications += 1
     return found
@@ -174,12 +183,23 @@ def _repeats(work: Sequence[Work], period: int) -> bool:
     return (
         all(_alike(one.forward, other.forward) for one, other in pairs)
         and all(_alike(one.communications, other.communications) for one, other in pairs[1:])
-        and all(_alike(one.other, other.other) for one, other in pairs[2:])
+        and not any(unlike(one, other) for one, other in pairs[2:])
     )
 
 
 def _alike(one: int, other: int) -> bool:
     return abs(one - other) <= _ALIKE * max(one, other)
+
+
+def unlike(one: Work, other: Work) -> list[str]:
+    """Operations outside forward passes that one of two runs so many times, the other does not."""
+    names = one.others.keys() | other.others.keys()
+    return sorted(
+        name
+        for name in names
+        if not _alike(one.others[name], other.others[name])
+        and abs(one.elements[name] - other.elements[name]) > _FEW_ELEMENTS
+    )
 
 
 def _feeds(trace: events.Trace, work: Sequence[Work], period: int) -> bool:

@@ -115,6 +115,31 @@ def test_weights_averaged_after_every_second_update_count_by_half(updates: int) 
     assert play(script).step_time_s == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("updates", [5, 7])
+def test_what_an_optimizer_does_every_third_time_counts_by_a_third(updates: int) -> None:
+    script = alone()
+    for number in range(updates):
+        script.step(number)
+        for _ in range(60):
+            script.gemm(SMALL)
+        script.step(number, "optimizer")
+        for _ in range(40):
+            script.gemm(SMALL)
+        # Few beside the others, but long.
+        weight = events.TensorSpec("bfloat16", (1, BIG, BIG), 1)
+        for _ in range(4 if number % 3 == 2 else 0):
+            script.events.append(events.Op("aten.bmm.default", (weight, weight), (weight,), 0))
+    step = play(script)
+    said = [each for each in step.assumptions if "so many steps" in each]
+    if updates == 5:
+        (told,) = said
+        assert told.startswith("step 2 runs aten.bmm.default 4 times, the last 0: ")
+        assert step.step_time_s == pytest.approx(100 * gemm_s(SMALL, 1))
+    else:
+        assert not said
+        assert step.step_time_s > 100 * gemm_s(SMALL, 1) + gemm_s(BIG, 1)
+
+
 def test_communication_of_earlier_steps_alone_is_said() -> None:
     scripts = [Script(rank, 2) for rank in range(2)]
     for script in scripts:
