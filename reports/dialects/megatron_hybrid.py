@@ -11,7 +11,7 @@ import itertools
 import re
 from typing import Any
 
-from trainscout.reports.dialects.megatron_layers import layer_list
+from trainscout.reports.dialects.megatron_layers import layer_list, layers_with_experts
 from trainscout.reports.dialects.options import Options
 from trainscout.reports.dialects.shape import untold
 from trainscout.simulators.predictor.question.errors import InputError
@@ -171,7 +171,7 @@ def read_layers(options: Options, hidden: int, layers: int, experts: bool) -> di
     if size is None and not sink:
         return {}
     flags = _windowed(options, layers) if size is not None else [False] * layers
-    mlp = MOE if experts else DENSE
+    mlps = [MOE if flag else DENSE for flag in layers_with_experts(options, layers, experts)]
     kinds = {"full": Mixer(attention=AttentionMixer(sinks=True))} if sink else {}
     if size is not None:
         found = re.match(r"\(?(\d+)", size)
@@ -182,7 +182,7 @@ def read_layers(options: Options, hidden: int, layers: int, experts: bool) -> di
     whole = "full" if sink else ATTENTION
     names = ["window" if flag else whole for flag in flags]
     used = {name: kinds[name] for name in kinds if name in names}
-    return {"layers": format_layers(Layer(name, mlp) for name in names), "kinds": used}
+    return {"layers": format_layers(map(Layer, names, mlps)), "kinds": used}
 
 
 def _windowed(options: Options, layers: int) -> list[bool]:

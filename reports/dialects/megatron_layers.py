@@ -83,6 +83,16 @@ def read_expert_layers(options: Options, layers: int) -> dict[str, int]:
     return {"num_dense_layers": dense, "layer_period": period}
 
 
+def layers_with_experts(options: Options, layers: int, experts: bool) -> list[int]:
+    """A one for each layer that has experts, a zero for others.
+
+    Raises:
+        InputError: for no pattern of the model's layers.
+    """
+    text = options.text(EXPERT_LAYERS) if experts else None
+    return [int(experts)] * layers if text is None else _pattern(text, layers)
+
+
 def _pattern(text: str, layers: int) -> list[int]:
     """A pattern's zeros and ones: a period, or a sum of repeated lists."""
     if text.isdigit() and int(text) > 0:

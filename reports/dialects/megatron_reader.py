@@ -101,15 +101,16 @@ class MegatronReader:
             if latent or fields.get(name) == usual:
                 fields[name] = None
         length = options.whole("--max-position-embeddings") or self._length
-        fields |= vocabulary | {
+        has_experts = bool(options.whole("--num-experts"))
+        layered = read_layers(options, hidden, self._layers, has_experts)
+        fields |= layered | vocabulary
+        fields |= {
             "name": base.name,
             "source": base.source,
             "sequence_length": length or base.sequence_length,
-            "moe": self._experts(self._layers, fields["ffn_hidden_size"]),
+            "moe": self._experts(fields["ffn_hidden_size"], None if layered else self._layers),
             "mla": Mla(**read(ARGUMENTS, "model.mla", options)) if latent else None,
         }
-        has_experts = fields["moe"] is not None
-        fields |= read_layers(options, hidden, self._layers, has_experts)
         fields |= self._kept()
         return Model(**fields)
 
@@ -160,12 +161,13 @@ class MegatronReader:
             )
         return {"vocab_size": base.vocab_size if size is None else size}
 
-    def _experts(self, layers: int, ffn_hidden_size: int) -> Moe | None:
+    def _experts(self, ffn_hidden_size: int, layers: int | None) -> Moe | None:
+        """The experts, and which of so many ``layers`` have some (None: their pattern says it)."""
         options = self.options
         if not options.whole("--num-experts"):
             return None
         fields = {"ffn_hidden_size": ffn_hidden_size} | read(ARGUMENTS, "model.moe", options)
-        fields |= read_expert_layers(options, layers)
+        fields |= {} if layers is None else read_expert_layers(options, layers)
         capacity = fields.get("capacity_factor")
         padded = options.has("--moe-pad-expert-input-to-capacity")
         if capacity is not None and capacity < 0:

@@ -11,6 +11,8 @@ def untold(model: Model, *, clamped: bool = False, turned_in_part: bool = False)
     found = ["a clamped MLP"] * (model.clamped_mlp and not clamped)
     in_part = model.position == "rope" and model.mla is None and model.rotary_fraction < 1
     found += ["rotary positions of a part of a head"] * (in_part and not turned_in_part)
+    still = model.mla is not None and not model.mla.qk_rope_head_dim
+    found += ["latent attention without positions"] * still
     # Frameworks give queries, keys and values the biases of all others, or some of their own.
     found += ["biases of all but queries, keys and values"] * (
         model.linear_bias and not model.qkv_bias

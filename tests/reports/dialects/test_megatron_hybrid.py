@@ -14,6 +14,7 @@ from trainscout.reports.dialects import megatron_hybrid, megatron_lm
 from trainscout.reports.launch.directory import launches
 from trainscout.reports.launch_import.read import read_launch
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.layers import AttentionMixer, Mixer
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
@@ -74,6 +75,20 @@ def test_what_is_launched_is_read_back(name: str, tmp_path: Path) -> None:
     assert len(counts) == 1
     times = {ReplaySimulator().without_error_bar(one).step_time_s for one in (job, again)}
     assert len(times) == 1
+
+
+def test_dense_layers_beside_windows_are_read_back(tmp_path: Path) -> None:
+    kinds = {"near": Mixer(attention=AttentionMixer(window=128))}
+    layers = "near/dense, 2*near/moe, attention/moe, 11*(3*near/moe, attention/moe)"
+    model = replace(MODELS["qwen3_30b_a3b"], layers=layers, kinds=kinds)
+    job = replace(make_job(model), framework=framework("megatron_core"))
+    script = tmp_path / "run.sh"
+    script.write_text(str(launches(job, "megatron_lm")[0].script_text))
+    found = read_launch(str(script), BASE, (), plain_model, framework).question.model
+    found.check()
+    assert [(each.mlp, found.mixer(each)) for each in found.pattern] == [
+        (each.mlp, model.mixer(each)) for each in model.pattern
+    ]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from trainscout.reports.launch.directory import launches
 from trainscout.reports.launch_import.read import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import ENVIRONMENT, MEGATRON_BRIDGE
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import KNOBS
 from trainscout.simulators.predictor.question.validity import why_invalid
@@ -58,6 +59,16 @@ def launched(job: Job, name: str, tmp_path_factory, base: Question) -> ImportedL
     return read
 
 
+def check_model(shape: Model, found: Model) -> None:
+    assert found.qk_head_dim == shape.qk_head_dim
+    # Megatron norms queries and keys of latent attention on its own switch.
+    spelt = {"head_dim": found.head_dim, "qk_norm": found.qk_norm}
+    spelt["num_query_groups"] = found.num_query_groups
+    assert found.kv_heads == shape.kv_heads or shape.mla is not None
+    named = {"name": shape.name, "source": shape.source}
+    assert replace(found, **named) == replace(shape, **spelt)
+
+
 def check_training_and_recipe(job: Job, read: ImportedLaunch) -> None:
     training = read.question.training
     assert training.global_batch_size == job.training.global_batch_size
@@ -80,16 +91,9 @@ def check_training_and_recipe(job: Job, read: ImportedLaunch) -> None:
 def test_megatron_lm(tmp_path_factory, shipped, data):
     job = data.draw(jobs(SHIPPED) if shipped else jobs())
     read = launched(job, "megatron_lm", tmp_path_factory, replace(BASE, framework=job.framework))
-    found, shape = read.question.model, job.model
-    assert found.qk_head_dim == shape.qk_head_dim
-    # Megatron norms queries and keys of latent attention on its own switch.
-    spelt = {"head_dim": found.head_dim, "qk_norm": found.qk_norm}
-    named = {"name": shape.name, "source": shape.source}
-    spelt["num_query_groups"] = found.num_query_groups
-    assert found.kv_heads == shape.kv_heads or shape.mla is not None
-    assert replace(found, **named) == replace(shape, **spelt)
+    check_model(job.model, read.question.model)
     check_training_and_recipe(job, read)
-    software = read.question.framework
+    shape, software = job.model, read.question.framework
     # Said only where they mean something.
     unsaid = {} if shape.moe else {"fused_router": job.framework.fused_router}
     unsaid |= {} if shape.position == "rope" else {"fused_rope": job.framework.fused_rope}
@@ -113,11 +117,7 @@ def test_megatron_bridge(tmp_path_factory, data):
     assert read.framework == "Megatron-Bridge"
     assume(not any(argument.startswith(LAYOUT) for argument, _ in read.reading.not_modelled))
     assert read.reading.not_modelled == ()
-    found, shape = read.question.model, job.model
-    assert found.qk_head_dim == shape.qk_head_dim
-    assert (found.num_layers, found.hidden_size, found.ffn_hidden_size, found.vocab_size) == (
-        shape.num_layers, shape.hidden_size, shape.ffn_hidden_size, shape.vocab_size
-    )  # fmt: skip
+    check_model(job.model, read.question.model)
     check_training_and_recipe(job, read)
 
 

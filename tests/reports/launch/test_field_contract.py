@@ -212,6 +212,14 @@ def test_every_field_is_launched_or_refused(name: str, how: str, framework: str)
     assert alike == []
 
 
+def test_what_a_framework_would_take_a_default_for_is_refused() -> None:
+    assert MLA_MOE.mla is not None
+    unturned = replace(MLA_MOE, mla=replace(MLA_MOE.mla, qk_rope_head_dim=0))
+    job = replace(make_job(unturned), framework=load_catalogue().frameworks["megatron_core"])
+    assert is_valid(job)
+    assert not any(launch(job).files for launch in FRAMEWORKS.values())
+
+
 def test_every_framework_launches_some_of_them() -> None:
     launching = {
         framework: sum(bool(launch(make_job(model)).files) for model in MODELS.values())
