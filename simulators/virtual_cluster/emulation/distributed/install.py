@@ -188,7 +188,7 @@ def install_distributed(state: RankState) -> None:
     replacements: dict[str, Any] = {
         "init_process_group": _init_process_group(distributed_c10d.init_process_group, state),
         "_new_process_group_helper": _new_group_helper(state),
-        "_new_group_with_tag": _members_only(distributed_c10d._new_group_with_tag),
+        "_new_group_with_tag": _members_only(distributed_c10d._new_group_with_tag, state),
         "_process_group_name": _group_names(),
         "batch_isend_irecv": _batch_isend_irecv,
         "split_group": _split_group,
@@ -409,11 +409,11 @@ def _devices(backend: str) -> tuple[str, ...]:
     return ("cpu",) if backend == "gloo" else ("cuda",)
 
 
-def _members_only(original: Any) -> Any:
+def _members_only(original: Any, state: RankState) -> Any:
     """Groups of other ranks cost nothing but their number, of which large jobs have many."""
 
     def new_group_with_tag(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if ranks is not None and dist.get_rank() not in ranks:
+        if ranks is not None and state.rank not in ranks:
             if not kwargs.get("use_local_synchronization", False):
                 distributed_c10d._world.group_count += 1
             return dist.GroupMember.NON_GROUP_MEMBER

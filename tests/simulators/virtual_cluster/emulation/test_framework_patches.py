@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import math
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -55,6 +57,31 @@ def test_graphs_of_megatron_take_tensors_without_data_for_tensors() -> None:
     assert [ArgMetadata(each).type for each in (1, None)] == [int, type(None)]
     # Releases without that class are left as they are.
     PATCHES["megatron.core.transformer.cuda_graphs"](ModuleType("cuda_graphs"))
+
+
+def test_groups_of_megatron_are_made_at_once_as_one_by_one() -> None:
+    from trainscout.simulators.virtual_cluster.emulation.framework_patches import PATCHES
+
+    module: Any = ModuleType("parallel_state")
+    PATCHES["megatron.core.parallel_state"](module)
+    assert not hasattr(module, "generate_masked_orthogonal_rank_groups")
+    module.generate_masked_orthogonal_rank_groups = lambda *_: "one by one"
+    PATCHES["megatron.core.parallel_state"](module)
+    groups = module.generate_masked_orthogonal_rank_groups
+    # Its docstring's example, and every group of a job by who is in it.
+    assert groups(24, [2, 3, 4], [False, True, False])[7] == [19, 21, 23]
+    sizes = [2, 1, 3, 4]
+    places = [
+        [rank // math.prod(sizes[:at]) % size for at, size in enumerate(sizes)]
+        for rank in range(24)
+    ]
+    for mask in itertools.product((False, True), repeat=len(sizes)):
+        expected: dict[tuple[int, ...], list[int]] = {}
+        for rank, place in enumerate(places):
+            outside = [at for at, within in zip(place, mask, strict=True) if not within]
+            expected.setdefault(tuple(outside), []).append(rank)
+        assert groups(24, sizes, list(mask)) == list(expected.values())
+    assert groups(25, sizes, [True] * 4) == "one by one"
 
 
 def test_whether_all_ranks_shards_are_a_whole_is_not_asked_of_one() -> None:
