@@ -44,7 +44,7 @@ from trainscout.simulators.virtual_cluster.traces.collate.probe import (
     further_ranks,
     parse_ranks,
 )
-from trainscout.simulators.virtual_cluster.traces.events import Group
+from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 
 from .imbalance import Imbalance
 from .programs import find_program, torchrun_ranks
@@ -208,10 +208,11 @@ def main(arguments: Sequence[str]) -> int:
         note = "times that the script prints are this machine's, no predictions (trainscout live)"
         print(f"run: {note}", file=sys.stderr)
         failed = _run(args, options)
+        read: list[Trace] = []
         if auto and not failed:
-            failed, options = _run_others(args, options[0])
+            failed, options, read = _run_others(args, options[0])
     if not failed and not args.no_check and len(options) > 1:
-        failed = _check_together([one.trace for one in options], args.strict)
+        failed = _check_together([one.trace for one in options], read, args.strict)
     if failed:
         return failed
     traces = shlex.quote(str(args.trace or options[0].trace.parent))
@@ -219,8 +220,11 @@ def main(arguments: Sequence[str]) -> int:
     return _time_kernels([one.trace for one in options], args.profile) if args.profile else OK
 
 
-def _run_others(args: argparse.Namespace, first: RankOptions) -> tuple[int, list[RankOptions]]:
-    """Run those that stand for the job beside rank 0; the first code that is not 0, and all."""
+def _run_others(
+    args: argparse.Namespace, first: RankOptions
+) -> tuple[int, list[RankOptions], list[Trace]]:
+    """Run those that stand for the job beside rank 0; the first code that is not 0, all, and the
+    traces of as many as were looked at."""
     from trainscout.simulators.virtual_cluster.traces.files import read_trace
 
     traces = [read_trace(first.trace)]
@@ -231,15 +235,15 @@ def _run_others(args: argparse.Namespace, first: RankOptions) -> tuple[int, list
     options, failed = [first], OK
     further = replace(stages, ranks=stages.ranks[1:])
     while not failed and (further.ranks or len(stages.ranks) == 1):
+        traces += [read_trace(one.trace) for one in options[len(traces) :]]
         if not further.ranks and not (further := further_ranks(traces)).ranks:
             break
         print(f"ranks {', '.join(map(str, further.ranks))}: {further.why}", file=sys.stderr)
         more = [_options(args, rank) for rank in further.ranks]
         _check(args, options := options + more)
-        if not (failed := _run(args, more)):
-            traces += [read_trace(one.trace) for one in more]
+        failed = _run(args, more)
         further = replace(further, ranks=())
-    return failed, options
+    return failed, options, traces
 
 
 def _time_kernels(traces: Sequence[Path], output: Path) -> int:
@@ -249,11 +253,11 @@ def _time_kernels(traces: Sequence[Path], output: Path) -> int:
     return subprocess.run(command).returncode
 
 
-def _check_together(paths: Sequence[Path], strict: bool) -> int:
+def _check_together(paths: Sequence[Path], read: Sequence[Trace], strict: bool) -> int:
     from trainscout.simulators.virtual_cluster.traces.files import read_trace
     from trainscout.simulators.virtual_cluster.traces.invariants import check_together
 
-    findings = check_together([read_trace(path) for path in paths])
+    findings = check_together([*read, *map(read_trace, paths[len(read) :])])
     for finding in findings:
         print(f"{'' if finding.certain else 'warning: '}{finding}", file=sys.stderr)
     wrong = any(finding.certain or strict for finding in findings)
