@@ -223,7 +223,8 @@ _TWICE = (
 def _of_earlier_steps(
     traces: Mapping[int, Trace], windowed: Mapping[int, Window]
 ) -> Iterator[str]:
-    """That steps before did in forward passes, or communicated, what those that count do not.
+    """That steps before did in forward passes, or communicated, what those that count do not, or
+    worked on much more or less.
 
     First steps too: text is sampled before the first of several updates. What they alone do, such
     as make an optimizer's state, is no forward pass, and may communicate.
@@ -259,6 +260,15 @@ def _of_earlier_steps(
                         f"every so many steps is no part of the step time{_TWICE}"
                     )
                     return
+        last, sizes = counted[-1].written, [step.written for step in earlier]
+        most = max(range(len(sizes)), key=lambda step: abs(sizes[step] - last), default=0)
+        if window.updates == 1 and last and sizes and abs(sizes[most] - last) > 0.2 * last:
+            yield (
+                f"step {most} works on {sizes[most] / last:.3g} times as many elements as the "
+                "last, which alone is timed: where steps differ in length (packed or padded text) "
+                "trainscout live prints each one's time"
+            )
+            return
 
 
 def _assumptions(

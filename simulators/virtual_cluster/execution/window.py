@@ -125,11 +125,13 @@ def _before(last: int, updated: Mapping[int, set[int]]) -> int:
 class Work:
     """What a rank launches from the end of one update to that of the next.
 
-    ``forward``: operations of forward passes; ``others``: the rest, by name, and the ``elements``
+    ``forward``: operations of forward passes, which write so many elements as ``written``, more
+    with more tokens or pixels; ``others``: the rest, by name, and the ``elements``
     that those read and write.
     """
 
     forward: int = 0
+    written: int = 0
     others: Counter[str] = field(default_factory=Counter)
     elements: Counter[str] = field(default_factory=Counter)
     communications: int = 0
@@ -153,6 +155,7 @@ def launched(trace: events.Trace, last: int) -> list[Work]:
         elif isinstance(event, events.Op):
             if phase == events.FORWARD:
                 found[now].forward += 1
+                found[now].written += sum(math.prod(each.shape) for each in event.outputs)
             else:
                 found[now].others[event.name] += 1
                 found[now].elements[event.name] += sum(

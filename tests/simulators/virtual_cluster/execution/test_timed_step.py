@@ -164,6 +164,25 @@ def test_what_only_earlier_steps_do_is_said() -> None:
     assert not any("forward passes" in each for each in play(steps(3)).assumptions)
 
 
+@pytest.mark.parametrize(("sizes", "step"), [((8, 6, 4), 0), ((4, 2, 4), 1), ((16, 15, 16), None)])
+def test_steps_that_differ_in_length_are_said(sizes: tuple[int, ...], step: int | None) -> None:
+    script = alone()
+    for number, size in enumerate(sizes):
+        script.step(number)
+        script.gemm(1024 * size)
+        script.step(number, "optimizer")
+        script.gemm(SMALL)
+    told = [each for each in play(script).assumptions if "times as many elements" in each]
+    if step is None:
+        assert not told
+        return
+    (only,) = told
+    ratio = (sizes[step] / sizes[-1]) ** 2
+    assert only.startswith(
+        f"step {step} works on {ratio:.3g} times as many elements as the last, "
+    )
+
+
 def test_an_evaluation_that_ends_the_script_is_no_step() -> None:
     script = steps(3)
     script.step(3)
