@@ -77,7 +77,7 @@ class Framework:
     masked_attention: bool = False
     """Attention is given a mask of all pairs, as Transformers makes one of padded samples: no
     kernel leaves out what it hides, and in place of FlashAttention-2 PyTorch's memory-efficient
-    one runs, as fast as ``flash1`` (from Hopper on ``flash`` is cuDNN's, which takes masks)."""
+    one runs, as fast as ``flash1`` (AMD's take masks, and from Hopper on ``flash``, cuDNN's)."""
     attention_block: int = 0
     """Unfused attention goes through blocks of so many queries and keys one after another, and
     leaves out what is masked (Levanter's flash attention in JAX); 0: through all at once."""

@@ -255,10 +255,11 @@ class Job:
     def attention(self) -> str:
         """The attention that runs: the framework's, unfused where the GPU has none such."""
         made, wanted = self.gpu.architecture, self.framework.attention
+        kernels = made.attention_kernels
         best = made.newest_attention if wanted == "flash" else wanted
-        if self.framework.masked_attention and best == "flash2":
+        if self.framework.masked_attention and best == "flash2" and "flash1" in kernels:
             wanted = "flash1"
-        return wanted if wanted in made.attention_kernels else "unfused"
+        return wanted if wanted in kernels else "unfused"
 
     @property
     def optimizer(self) -> str:

@@ -164,8 +164,11 @@ def checkpointed(
 def beside_rerun_bytes(shard: Shard) -> int:
     """What there is beside a layer's input and all that it keeps when it runs again: its result,
     unless it stops early, less the input, which is what its first norm keeps, but for an RMSNorm
-    in operations, which keeps an fp32 copy of a 16-bit one."""
-    keeps_input = shard.stream_bytes == 4 or not writes_norm(shard)
+    in operations, which keeps an fp32 copy of a 16-bit one; of several streams what mixes them
+    keeps it."""
+    keeps_input = (
+        shard.stream_bytes == 4 or shard.model.residual_streams > 1 or not writes_norm(shard)
+    )
     more = (not shard.recompute_stops_early) - keeps_input
     return more * shard.local_tokens * shard.model.residual_width * shard.stream_bytes
 

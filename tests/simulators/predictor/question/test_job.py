@@ -14,6 +14,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.layers import Mla
+from trainscout.simulators.predictor.question.rules import too_old_for_it
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
@@ -208,6 +209,16 @@ def test_flash_attention_2_takes_no_masks(declared: str, newest: str, runs: str)
     gpu = replace(GPU, architecture=replace(GPU.architecture, newest_attention=newest))
     masked = replace(job.framework, masked_attention=True)
     assert replace(job, gpu=gpu, framework=masked).attention == runs
+
+
+@pytest.mark.parametrize("declared", ["flash", "flash2"])
+def test_amds_kernels_take_masks(declared: str) -> None:
+    """PyTorch's flash and memory-efficient attention are AOTriton's one kernel there."""
+    gpu = replace(GPU, architecture=ARCHITECTURES["cdna3"])
+    training = {"attention": declared, "masked_attention": True}
+    job = replace(make_job(training=training), gpu=gpu)
+    assert job.attention == declared
+    assert not too_old_for_it(job)
 
 
 def test_a_gpu_too_old_for_flash_attention_costs_as_if_unfused() -> None:

@@ -47,6 +47,17 @@ def test_a_recomputed_layer_keeps_every_stream(layer: Layer) -> None:
     assert several.saved_bytes == 4 * one.saved_bytes
 
 
+@pytest.mark.parametrize("layer", STREAMS.layer_kinds)
+def test_streams_of_a_recomputed_layer_are_held_once(layer: Layer) -> None:
+    """What mixes them keeps them, whatever the norms behind it keep."""
+    training = {"fusion": "eager", "fused_norm": False, "recompute_stops_early": True}
+    shard = Shard.of(make_job(STREAMS, training=training))
+    forward, backward = layer_blocks(shard, layer, "none")
+    _, again = layer_blocks(shard, layer, "full")
+    streams = shard.local_tokens * STREAMS.residual_width * shard.stream_bytes
+    assert again.peak_bytes == forward.saved_bytes + backward.peak_bytes - streams
+
+
 @pytest.mark.parametrize(("gates", "width"), [({"gated": True}, 24), ({"head_gates": True}, 1)])
 def test_gates_beside_latent_queries_are_a_projection(gates: dict[str, bool], width: int) -> None:
     """Hy-V4 and Ling's: of as many channels as values have, or of one a head."""
