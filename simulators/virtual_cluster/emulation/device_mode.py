@@ -248,6 +248,8 @@ class DeviceMode(TorchDispatchMode):
                 if isinstance(made, FakeTensor) and made._fake_device.type == "cuda":
                     storage = memory.track(made.untyped_storage(), stream)
                     outputs.append(spec_of(made, storage, written))
+                    if state.recorder.phase != SETUP:
+                        state.recorder.devices.add(made._fake_device.index)
         if not operation.launches:
             return
         read: Parts = []

@@ -118,6 +118,8 @@ class Recorder:
         self.assumptions: Reads = {}
         # Gaps of the emulator, by place, which the script may have swallowed.
         self.gaps: Counter[tuple[int | None, str]] = Counter()
+        # GPUs on which something was made since the first step began.
+        self.devices: set[int | None] = set()
         # Data loaders that gave no batch, by place: what they were made of.
         self.empty_loaders: dict[int | None, str] = {}
         # Modules that the script itself calls: the models, seen from outside.

@@ -74,6 +74,12 @@ def swallowed(recorder: Recorder, rank: int, code: int) -> tuple[Finding, ...]:
         Finding("imports", rank, place, f"went on without {name}", cause, certain=False)
         for name, place in lost
     )
+    if len(recorder.devices - {None}) > 1:
+        names = ", ".join(f"cuda:{index}" for index in sorted(recorder.devices - {None}))
+        problem = f"one process works on {names}: here all of it runs on one GPU, part after part"
+        cause = "times and memory are wrong; each GPU needs a process (DistributedDataParallel)"
+        whole = "whole script"
+        imports = (*imports, Finding("one GPU", rank, whole, problem, cause, certain=False))
     if not recorder.gaps or code == EMULATOR_GAP:
         return imports
     site, first = next(iter(recorder.gaps))

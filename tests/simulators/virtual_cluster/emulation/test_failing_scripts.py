@@ -122,6 +122,28 @@ def test_gaps_that_a_script_swallows_are_counted(tmp_path: Path, fails: str, cod
         assert run.output.count(stated) == (code == 4), run.output
 
 
+SEVERAL = """
+import torch
+torch.cuda.set_device(1)
+model = torch.nn.Linear(8, 8).cuda()
+if WRAPS:
+    model = torch.nn.DataParallel(model, device_ids=[1, 0])
+optimizer = torch.optim.SGD(model.parameters())
+model(torch.ones(4, 8, device="cuda")).sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("wraps", ["True", "False"])
+def test_a_process_that_works_on_several_gpus_is_warned_of(tmp_path: Path, wraps: str) -> None:
+    options = ("--world-size", "2", "--rank", "1")
+    text = SEVERAL.replace("WRAPS", wraps)
+    run = emulate_text(tmp_path, "several.py", text, *options, check=True)
+    assert run.code == 0, run.output
+    stated = "one process works on cuda:0, cuda:1: here all of it runs on one GPU, part after part"
+    assert run.output.count(stated) == (wraps == "True"), run.output
+
+
 GUARDED = """
 import torch
 try:
