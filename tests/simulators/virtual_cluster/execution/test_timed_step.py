@@ -115,6 +115,25 @@ def test_weights_averaged_after_every_second_update_count_by_half(updates: int) 
     assert play(script).step_time_s == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("updates", [4, 5, 6])
+def test_an_evaluation_after_every_second_update_counts_by_half(updates: int) -> None:
+    script = alone()
+    for number in range(updates):
+        script.step(number)
+        script.gemm(BIG)
+        script.step(number, "optimizer")
+        script.gemm(SMALL)
+        if number % 2:
+            script.step(number + 1)
+            for _ in range(3):
+                script.gemm(BIG)
+    expected = gemm_s(SMALL, 1) + 2.5 * gemm_s(BIG, 1)
+    if updates == 4:
+        # Traced once: what follows the last update is no part of a step.
+        expected = gemm_s(SMALL, 1) + gemm_s(BIG, 1)
+    assert play(script).step_time_s == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("updates", [5, 7])
 def test_what_an_optimizer_does_every_third_time_counts_by_a_third(updates: int) -> None:
     script = alone()
