@@ -208,9 +208,10 @@ def slower_wirings(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> tu
 
 def _staged(ranks_per_node: int, gpu: Gpu, cluster: Cluster) -> bool:
     """Whether NCCL stages what crosses PCIe in host memory: where the driver knows no peers, and
-    across any host but AMD's, whose root complexes NCCL lets peers cross (``ncclTopoCheckP2p``). A
-    pair is taken to share a switch."""
-    return gpu.pcie_staged or (ranks_per_node > 2 and cluster.cpu != "amd")
+    across any host but AMD's, whose root complexes it lets peers cross, from 2.23 on only of two
+    (``ncclTopoCheckP2p``). A pair is taken to share a switch, more are not."""
+    crosses = cluster.cpu == "amd" and tables.parse_version(cluster.nccl_version) < (2, 23)
+    return gpu.pcie_staged or (ranks_per_node > 2 and not crosses)
 
 
 def _links_to_members(ranks_per_node: int, gpu: Gpu, cluster: Cluster) -> float:
