@@ -381,13 +381,13 @@ def _reduced(shadow: Shadow | None, exchange: Exchange) -> Shadow | None:
     """Over as many equal contributions as the group has members."""
     if not isinstance(shadow, Known) or exchange.reduction not in ("sum", "avg", "max", "min"):
         return None
-    if exchange.reduction != "sum":
-        return shadow
-    if shadow.kind is Kind.DEFINITE:
+    if exchange.reduction in ("sum", "max") and shadow.kind is Kind.DEFINITE:
         where = exchange.position, exchange.size, exchange.own_part
         gathered = each_in_its_part(shadow.value, *where)
         if gathered is not None:
             return Known(gathered, shadow.grade)
+    if exchange.reduction != "sum":
+        return shadow
     if shadow.kind is Kind.SHARE or shadow.kind is Kind.SUPPORT:
         return Known(shadow.as_mean() * exchange.size, shadow.grade, Kind.MEAN)
     return Known(shadow.value * exchange.size, shadow.grade, shadow.kind)

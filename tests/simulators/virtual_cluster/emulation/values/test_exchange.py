@@ -75,6 +75,13 @@ def test_a_sum_gathers_what_was_written_to_ones_own_part_of_zeros(
     assert rank.read(buffer) == expected
 
 
+def test_a_maximum_gathers_as_a_sum_does() -> None:
+    rank = FakeRank()
+    places = rank.enter(torch.tensor([0.0, 3.0, 0.0, 0.0]))
+    communicate(rank, "all_reduce", [places], [places], reduction="max")
+    assert rank.read(places) == [3.0] * 4
+
+
 def test_what_earlier_runs_gave_is_put_together(tmp_path: Path) -> None:
     sums = {}
     for position in range(4):
