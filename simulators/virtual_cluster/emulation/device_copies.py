@@ -71,8 +71,9 @@ class DeviceCopies:
             dtype = kwargs.get("dtype") or source.dtype
             shaped = torch.empty(source.shape, dtype=dtype)
             self._launch(func, source, shaped, args, kwargs)
-            copy = self._contents(source, "to cpu", kwargs.get("non_blocking", False))
-            return copy.to(dtype)
+            copy = self._contents(source, "to cpu", kwargs.get("non_blocking", False)).to(dtype)
+            self._state.values.copied(source, copy)
+            return copy
         if describe(func).kind == WRITE and args and isinstance(args[0], torch.Tensor):
             if isinstance(args[0], FakeTensor) or args[0].device.type != "cpu":
                 return NotImplemented

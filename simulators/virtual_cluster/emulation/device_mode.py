@@ -145,6 +145,8 @@ class DeviceMode(TorchDispatchMode):
                 dtype = kwargs.get("dtype") or args[0].dtype
                 return torch.empty(args[0].shape, dtype=dtype, device=_HOST)
         result = func(*args, **kwargs)
+        if operation.copies or func is aten.clone.default:
+            self.state.values.copied(tensors[-1], result)
         if kwargs.get("pin_memory"):
             self.state.pinned.add(result.untyped_storage())
         return result

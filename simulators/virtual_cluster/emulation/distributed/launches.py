@@ -190,6 +190,10 @@ class Launches:
                 state.recorder.invented(f"{kind} between hosts", None, ABSENT)
             elif outputs and found:
                 shares = [value if known else inputs for known, value in found]
+                if kind in ("all_gather", "gather"):
+                    parts = state.values.parts(inputs[0], self.position, self.size) or ()
+                    for at, part in enumerate(parts):
+                        shares[at] = shares[at] if found[at][0] else [part.value]
                 shares *= self.size if rooted else 1
                 fill(outputs, combine(kind, shares, self.position, root, reduction))
 

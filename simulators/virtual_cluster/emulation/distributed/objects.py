@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.values.shadow import Known
 
 from .peers import ABSENT
 
@@ -47,6 +48,14 @@ class ObjectCollectives:
         # Each a dictionary or list of its own: scripts take entries out of them.
         several = isinstance(own, (dict, list, set))
         into[:] = [value if known else own.copy() if several else own for known, value in found]
+        tensors = [each for each in tree_leaves(own) if type(each) is torch.Tensor]
+        where = members.index(self._state.rank), len(members)
+        parts = {id(each): self._state.values.parts(each, *where) for each in tensors}
+        for place, (known, _) in enumerate(found if any(parts.values()) else ()):
+            if not known:
+                into[place] = tree_map_only(
+                    torch.Tensor, lambda each, at=place: _part(parts.get(id(each)), at, each), own
+                )
         missing = sum(not known for known, _ in found)
         if missing:
             hint = f"{operation}: {missing} ranks did not run here; taken for what this one holds"
@@ -152,6 +161,10 @@ class ObjectCollectives:
             )
         object_list[:] = value
         return source
+
+
+def _part(parts: Sequence[Known] | None, place: int, own: torch.Tensor) -> torch.Tensor:
+    return parts[place].value.clone() if parts else own
 
 
 def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:

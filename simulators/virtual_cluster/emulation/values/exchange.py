@@ -166,7 +166,8 @@ class Exchange:
     ``kind`` as in ``Collective.kind``, or ``send`` or ``recv``. ``position`` of this rank and
     ``root`` (the source's, or the peer's of a transfer) count within the group, whose members are
     ``ranks`` of the job. ``reduction``: sum, avg, max, min or product. ``even``: members' shares
-    are of one size. ``own_part``: as ``each_in_its_part``.
+    are of one size. ``own_part``: as ``each_in_its_part``. ``parts``: what members are taken to
+    gather, where not what this one does (``Cut.parts``).
     """
 
     kind: str
@@ -179,6 +180,7 @@ class Exchange:
     ranks: tuple[int, ...] = ()
     even: bool = True
     own_part: bool | None = None
+    parts: Sequence[Known] | None = None
 
     @property
     def rooted(self) -> bool:
@@ -207,6 +209,9 @@ def exchanged(
             # Its buffer is left as it was, or as an intermediate result.
             return nothing
         return [_reduced(s, exchange) for s in shadows]
+    if exchange.parts:
+        grade = min(Grade.EXPECTED, *(part.grade for part in exchange.parts))
+        return _filled(outputs, [part.value for part in exchange.parts], grade)
     if kind == "all_gather":
         return _gathered(exchange, inputs, shadows, outputs)
     if kind == "reduce_scatter":
@@ -303,10 +308,17 @@ def learn(
     # Members that do not run are taken to hold what this one holds.
     grade = Grade.EXACT if len(known) == len(others) else Grade.EXPECTED
     grade = min(grade, *(each.grade for values in known.values() for each in values))
-    members = [
-        [each.value for each in known[at]] if at in known else own for at in range(exchange.size)
-    ]
-    parts = combine(exchange.kind, members, position, root, exchange.reduction, exchange.own_part)
+    parts = exchange.parts
+    members = [[part.value] for part in parts] if parts else [own] * exchange.size
+    for at, values in known.items():
+        members[at] = [each.value for each in values]
+    made = combine(exchange.kind, members, position, root, exchange.reduction, exchange.own_part)
+    return _filled(outputs, made, grade)
+
+
+def _filled(
+    outputs: Sequence[torch.Tensor], parts: Sequence[torch.Tensor], grade: Grade
+) -> Sequence[Shadow]:
     made = [plain.empty(each.shape, dtype=each.dtype) for each in outputs]
     fill(made, parts)
     return [Known(value, grade) for value in made]

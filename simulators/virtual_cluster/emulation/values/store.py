@@ -160,6 +160,14 @@ class Store:
         low, high = entry.written
         return bool(part * nbytes <= low * parts and high * parts <= (part + 1) * nbytes)
 
+    def memory(self, tensor: torch.Tensor) -> tuple[torch.UntypedStorage, Grade] | None:
+        """The whole of the tensor's storage, where all of it is known one by one."""
+        entry = self._entries.get(tensor.untyped_storage()._cdata)
+        if not isinstance(entry, _Mirror):
+            return None
+        grade = entry.grade if entry.grades is None else Grade(int(entry.grades.min()))
+        return None if grade is Grade.UNKNOWN else (entry.memory, grade)
+
     def alias(self, view: torch.Tensor, shadow: Shadow) -> None:
         """A view of a storage with windows shows this; nothing was written."""
         entry = self._entries.get(view.untyped_storage()._cdata)

@@ -15,13 +15,14 @@ from trainscout.simulators.virtual_cluster.emulation.imbalance import Imbalance
 
 from . import plain
 from .call import Call, on_host, signature, tensors_in
+from .cuts import Cut, Cuts, is_whole
 from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS, GRID_ELEMENTS, IN_TURN, INVENTED
 from .exchange import Exchange, Post, Replies, exchanged, give, learn
 from .imbalance import Routers
 from .propagate import STARTS, propagate
 from .routing import VENDOR_RULES
 from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, downgraded, materialise
-from .shapes import of_view
+from .shapes import COPIES, of_view
 from .sizes import decide_size, own_size
 from .store import Store
 
@@ -49,6 +50,7 @@ class Values:
 
     def __init__(self, imbalance: Imbalance | None = None, payloads: Post | None = None) -> None:
         self._store = Store()
+        self._cuts = Cuts()
         self._routers = Routers(imbalance)
         self._payloads = payloads
         self._replies = Replies()
@@ -79,8 +81,33 @@ class Values:
                 self._observe_view(call)
             else:
                 self._observe_write(call)
+            if declared.name in COPIES or declared.name == "copy_":
+                self.copied(args[declared.name == "copy_"], call.results[0])
             if number:
                 self._assume_number(result)
+
+    def copied(self, source: torch.Tensor, copy: torch.Tensor) -> None:
+        """``copy`` holds what ``source`` does, and is the part of a whole that it is."""
+        if copy.layout is torch.strided:
+            with self._lock:
+                self._cuts.put(copy, self._cut(source))
+
+    def parts(self, tensor: torch.Tensor, position: int, size: int) -> Sequence[Known] | None:
+        """What members of a group hold that cut a tensor into as many parts, in the tensor's form,
+        where this is the part of the member at ``position``; None where it is not."""
+        with self._lock, on_host:
+            cut = self._cut(tensor)
+            parts = None if cut is None else cut.parts(position, size)
+            own = None if parts is None else self._get(tensor)
+            if parts is None or not isinstance(own, Known) or own.kind is not Kind.DEFINITE:
+                return None
+            values = (each.value.reshape(tensor.shape).to(tensor.dtype) for each in parts)
+            parts = [Known(value, parts[0].grade) for value in values]
+            others = (*parts[:position], *parts[position + 1 :])
+            # Copies may have been written since, or lie in another order; and a buffer of which
+            # this rank has written its own part alone is no whole.
+            same = torch.equal(parts[position].value, own.value.expand(tensor.shape))
+            return parts if same and any(part.value.any() for part in others) else None
 
     def seed(self, tensor: torch.Tensor, cpu_tensor: torch.Tensor) -> None:
         """The fake ``tensor`` now holds exactly what ``cpu_tensor`` does."""
@@ -175,6 +202,10 @@ class Values:
             if kind == "all_reduce":
                 own = self._store.written_within(inputs[0], exchange.position, exchange.size)
                 exchange = replace(exchange, own_part=own)
+            into = {each.untyped_storage()._cdata for each in outputs}
+            if kind == "all_gather" and known and inputs[0].untyped_storage()._cdata not in into:
+                parts = self.parts(inputs[0], exchange.position, exchange.size)
+                exchange = replace(exchange, parts=parts)
             given = None if post is None else give(exchange, pairs, outputs, post)
             if kind == "send":
                 self._replies.note(exchange, pairs)
@@ -200,6 +231,22 @@ class Values:
                                 self._store.put(tensor, shadow)
 
         return arrives
+
+    def _cut(self, tensor: torch.Tensor) -> Cut | None:
+        if tensor.layout is not torch.strided:
+            return None
+        if is_whole(tensor):
+            return self._cuts.get(tensor)
+        whole: tuple[torch.UntypedStorage, Grade] | None = None
+        if isinstance(tensor, FakeTensor):
+            whole = self._store.memory(tensor)
+        elif not tensor.is_floating_point():
+            small = tensor.untyped_storage().nbytes() <= FOLLOWED_ELEMENTS * tensor.itemsize
+            whole = (tensor.untyped_storage(), Grade.EXACT) if small else None
+        if whole is None:
+            return None
+        place = tensor.shape, tensor.stride(), tensor.storage_offset()
+        return Cut(whole[0], tensor.dtype, *place, whole[1])
 
     def _concerns(self, values: Iterable[Any]) -> bool:
         """Whether anything is known of any tensor among these: most operations end here."""
