@@ -48,7 +48,7 @@ from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 
 from .imbalance import Imbalance
 from .programs import find_program, torchrun_ranks
-from .rank_process import RankOptions, RanksOptions
+from .rank_process import BEFORE, RankOptions, RanksOptions
 from .vendor import PACKAGES
 from .virtual_rank import check_platform, check_ranks
 
@@ -288,7 +288,8 @@ def _groups_of(options: RankOptions) -> list[Group]:
         done = ranks.run(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if done.returncode or not path.exists():
             lines = done.stdout.decode(errors="replace").strip().splitlines()
-            problem = f"rank {options.rank} fails while it is set up: {' '.join(lines[-1:])}"
+            error = [line for line in lines if not line.startswith(BEFORE)][-1:]
+            problem = f"rank {options.rank} fails while it is set up: {' '.join(error)}"
             gap = done.returncode == EMULATOR_GAP
             print(problem, file=sys.stderr)
             raise SystemExit(EMULATOR_GAP if gap else FAILURE)

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 RANK_PROCESS = "trainscout.simulators.virtual_cluster.emulation.rank_process"
 _RANK = "TRAINSCOUT_RANK_OF_CHILDREN"
 _MOST_LOST = 8
+# How lines begin that follow what the script failed by.
+BEFORE = "before that,"
 # In tracebacks of scripts that name a GPU their node lacks, DataParallel's among them.
 _NO_SUCH_GPU = ("in _get_stream", "invalid device ordinal", "Invalid device id")
 
@@ -229,7 +231,7 @@ def _say_lost(error: BaseException) -> None:
     # ``from package import name`` is named by its package.
     lost = [each for each in lost_imports() if told not in (each[0], each[0].rpartition(".")[0])]
     for name, place in lost[:_MOST_LOST]:
-        _say(f"before that, the script went on without {name}, which it imports at {place}")
+        _say(f"{BEFORE} the script went on without {name}, which it imports at {place}")
 
 
 @contextlib.contextmanager

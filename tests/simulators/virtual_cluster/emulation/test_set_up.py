@@ -45,6 +45,23 @@ for _ in range(times[0] * (1 + dist.get_rank())):
     x = x @ x
 """
 
+# What nobody has installed is not what the last rank fails by.
+WITHOUT = """
+import torch
+import torch.distributed as dist
+
+try:
+    import nobody_has_this
+except ImportError:
+    pass
+dist.init_process_group("nccl")
+for first in range(2):
+    dist.new_group([first, first + 2], group_desc="PIPELINE")
+if dist.get_rank():
+    raise RuntimeError("no such data set")
+torch.nn.Linear(8, 8, device="cuda")(torch.ones(8, 8, device="cuda"))
+"""
+
 
 def test_the_ranks_to_trace_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, traces = tmp_path / "train.py", tmp_path / "traces"
@@ -67,6 +84,17 @@ def test_all_of_few_ranks_are_traced_where_the_last_does_not_what_the_first_does
     assert run_command(options) == 0
     assert ranks_in(traces) == [0, 1, 2]
     assert "ranks 1: the first and the last do unlike things" in capsys.readouterr().err
+
+
+def test_a_rank_that_cannot_be_set_up_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(WITHOUT)
+    options = ["--world-size", "4", "--rank", "auto", "--output", str(tmp_path / "traces")]
+    assert run_command([*options, "--no-check", "--", script]) == 1
+    why = "rank 3 fails while it is set up: RuntimeError: no such data set"
+    assert why in capsys.readouterr().err.splitlines()
 
 
 def ranks_in(folder: Path) -> list[int]:
