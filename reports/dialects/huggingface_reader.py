@@ -382,8 +382,11 @@ class HuggingFaceReader:
         return replace(declared, loss="jsd_pieces" if swift else "jsd", **kept)
 
     def _precision(self, declared: str) -> str:
+        # What DeepSpeed's file leaves to Transformers ("auto") is as the arguments say.
         for name in ("fp16", "bf16"):
-            if self.options.on(f"--{name}") or self.options.on(f"--ds.{name}.enabled"):
+            of_file = f"--ds.{name}.enabled"
+            enabled = self.options.on(of_file) and self.options.text(of_file) != "auto"
+            if self.options.on(f"--{name}") or enabled:
                 return name
         mixed = _MIXED[self.options.text("--mixed_precision", _MIXED) or "no"]
         if mixed is not None:

@@ -48,6 +48,18 @@ def test_a_script_with_the_json_that_it_names(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("said", "precision"),
+    [("--bf16 True", "bf16"), ("--fp16 True", "fp16"), ("--tf32 True", "tf32"), ("", "bf16")],
+)
+def test_a_precision_that_the_json_leaves_to_the_arguments(tmp_path, said, precision):
+    written(tmp_path, ZERO | {"fp16": {"enabled": "auto", "loss_scale": 0}}, "configs/ds.json")
+    found = read_written(tmp_path, SCRIPT.replace("--bf16 True", said))
+    assert found.question.training.precision == precision
+    unsaid = any("neither bf16 nor fp16" in note for note in found.reading.notes)
+    assert unsaid is (not said)
+
+
+@pytest.mark.parametrize(
     ("stage", "overlap_comm", "waits"),
     [(2, None, True), (2, True, False), (3, None, False), (3, False, True), (1, False, False)],
 )
