@@ -16,9 +16,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from types import FrameType
+from typing import Any, NoReturn
 
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.redaction import shown
 
 OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -42,9 +44,29 @@ _WIDTH = 79
 class _Parser(argparse.ArgumentParser):
     """Shows what a command does and examples of it before all its options."""
 
+    _words: Sequence[str] = ()
+
     def format_help(self) -> str:
         what = f"{self.description}\n\n"
         return what + super().format_help().replace(what, "", 1)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """What is wrong; of a misspelt option, which lets others seem to be missing, that alone.
+
+        Raises:
+            InputError: for a word before ``--`` that is no option, and nearly one.
+        """
+        options = sorted(name for name in self._option_string_actions if name.startswith("--"))
+        for word in takewhile("--".__ne__, self._words):
+            name = word.partition("=")[0]
+            begins = any(option.startswith(name) for option in options)
+            if name.startswith("--") and not begins and (nearest := nearest_name(name, options)):
+                raise InputError("command line", word, "is no option", options, nearest)
+        super().error(message)
 
 
 def command_parser(

@@ -64,6 +64,28 @@ def test_a_reader_may_leave():
         assert process.wait(timeout=60) == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        (["--world_size", "8"], "--world_size: is no option; did you mean '--world-size'"),
+        (["--world-size=8", "--gpuu=h100"], "--gpuu=h100: is no option; did you mean '--gpu'"),
+        (["--world-size", "many", "--gp", "h100"], None),
+        (["--world-size", "8", "--", "--gpuu"], None),
+        (["--zzz"], None),
+    ],
+)
+def test_a_misspelt_option_is_said_instead_of_what_it_leaves_missing(words, stated, capsys):
+    def main(arguments):
+        parser = command_parser("do", "Does it.", "this")
+        parser.add_argument("--world-size", type=int, required=True)
+        parser.add_argument("--gpu")
+        parser.parse_args(arguments)
+
+    assert exit_code(main, words) == 2
+    said = capsys.readouterr().err
+    assert stated in said if stated else said.startswith("usage: ")
+
+
 def test_help_begins_with_what_a_command_does_and_how_it_is_used():
     parser = command_parser(
         "do", "Does it.\n\nAnd more.", "this \\\n    --and that", "0 done; 1 not"
