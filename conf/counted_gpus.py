@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from trainscout.simulators.predictor.question.cluster import MOST_GPUS, Cluster
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 _COUNTED = re.compile(r"(?:(\d{1,7}) ?x ?)?(\d{1,7}) ?x ?([a-z][a-z0-9_. -]*)", re.IGNORECASE)
@@ -30,8 +30,10 @@ def counted_gpus(field: str, text: str, gpus: Mapping[str, Gpu]) -> tuple[Cluste
     found = _COUNTED.fullmatch(text)
     if found is None or not int(found[2]) * int(found[1] or 1):
         turned = re.fullmatch(r"([a-z][\w. -]*?) ?[x*] ?([0-9]+)", text, re.IGNORECASE)
+        spaced = re.fullmatch(r"(\d+)(?: ?\* ?| )([a-z][\w. -]*)", text, re.IGNORECASE)
         numbered = re.fullmatch(r"(\d+) ?x ?(\d{4})", text, re.IGNORECASE)
         meant = f"{turned[2]}x{turned[1]}" if turned else None
+        meant = f"{spaced[1]}x{spaced[2]}" if spaced else meant
         if numbered and f"rtx{numbered[2]}" in gpus:
             meant = f"{numbered[1]}xrtx{numbered[2]}"
         raise InputError(field, text, "does not say how many of which GPU", FORM, meant)
@@ -43,7 +45,9 @@ def counted_gpus(field: str, text: str, gpus: Mapping[str, Gpu]) -> tuple[Cluste
     matching = [stated] if stated in gpus else _called(stated, gpus)
     if len(matching) != 1:
         problem = "names several GPUs" if matching else "names no supported GPU"
-        raise InputError(field, stated if matching else text, problem, matching or gpus)
+        likely = nearest_name(stated, matching or gpus)
+        meant = None if likely is None else text[: found.start(3)] + likely
+        raise InputError(field, text, problem, matching or gpus, meant)
     name = matching[0]
     server = gpus[name].server
     if own_size and own_size > server.gpus_per_node:
