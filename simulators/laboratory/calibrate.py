@@ -144,15 +144,25 @@ def _some(field: str, source: object, found: Sequence[MeasuredRun], left: Sequen
     if not found and not left:
         raise InputError(field, source, "has no runs")
     if not found:
-        problem = "none can be predicted: " + "; ".join(left[:_LEFT_SHOWN])
-        raise InputError(field, source, problem)
+        raise InputError(field, source, f"none can be predicted: {_reasons(left)}")
 
 
 def _left_out(what: str, left: Sequence[str]) -> list[str]:
     if not left:
         return []
-    shown = "; ".join(left[:_LEFT_SHOWN]) + ("; ..." if len(left) > _LEFT_SHOWN else "")
-    return [f"{len(left)} {what} are left out: {shown}"]
+    return [f"{len(left)} {what} left out: {_reasons(left)}"]
+
+
+def _reasons(left: Sequence[str]) -> str:
+    """Why runs (``line 2: ...``) are left out, each reason once."""
+    runs: dict[str, list[str]] = {}
+    for run, _, why in (each.partition(": ") for each in left):
+        runs.setdefault(why, []).append(run)
+    shown = [
+        f"{', '.join(names[:_LEFT_SHOWN])}{', ...' * (len(names) > _LEFT_SHOWN)}: {why}"
+        for why, names in runs.items()
+    ]
+    return "; ".join(shown[:_LEFT_SHOWN]) + "; ..." * (len(shown) > _LEFT_SHOWN)
 
 
 def read_sources(options: argparse.Namespace, stated: Calibration | None = None) -> Sources:

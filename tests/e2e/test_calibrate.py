@@ -187,6 +187,15 @@ def test_rows_on_other_gpus_are_validated_as_they_come(calibrated, tmp_path, cap
     capsys.readouterr()
 
 
+def test_one_mistake_in_all_rows_is_said_once(tmp_path, capsys):
+    row = "lama3_8b,64xH100,1,5\n"
+    (tmp_path / "runs.csv").write_text("model,gpus,tp,step_time_s\n" + 6 * row)
+    assert main([str(tmp_path / "runs.csv")]) == 2
+    stated = capsys.readouterr().err
+    assert "line 5, line 6, ...: model=lama3_8b" in stated
+    assert stated.count("did you mean 'llama3_8b'") == 1
+
+
 GIVEN = "--tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp} --sequence-parallel"
 SETTINGS = ("model=gpt13b", "cluster=a800_8", "global_batch_size=64", "recompute=selective")
 

@@ -52,6 +52,13 @@ def read_table(path: Path) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
             for line, cells in lines[1:]
         ]
         return own_runs(header, rows, str(path))
+    if header and "gpu" not in header:
+        names = ("cluster", "gpus", "gpu")
+        found = [(name, near) for name in header if (near := nearest_name(name, names))]
+        stated, meant = found[0] if found else (path, None)
+        problem = "is no column" if found else "has no column that says on which machines"
+        allowed = "cluster or gpus beside settings by our names; gpu beside columns as published"
+        raise InputError("runs", stated, problem, allowed, meant)
     return _published(path)
 
 

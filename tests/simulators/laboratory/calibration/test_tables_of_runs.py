@@ -64,6 +64,17 @@ def test_notes_are_nobodys_and_other_tools_names_are_told(tmp_path):
         read_table(path)
 
 
+@pytest.mark.parametrize(
+    ("column", "stated"),
+    [("clusterr", "runs=clusterr: .*did you mean 'cluster'"), ("machine", "cluster or gpus b")],
+)
+def test_a_table_that_does_not_say_its_machines_is_told_how(tmp_path, column, stated):
+    path = table(tmp_path, "step_time_s", 5.5)
+    path.write_text(path.read_text().replace("cluster,", f"{column},", 1))
+    with pytest.raises(InputError, match=stated):
+        read_table(path)
+
+
 def test_adamw_takes_as_long_as_adam():
     settings = {"model": "llama3_8b", "cluster": "h100_64", "optimizer": "AdamW"}
     assert job_of_settings(settings).training.optimizer == "adam"
