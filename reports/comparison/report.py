@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -45,12 +45,16 @@ _SAME_STEP = 1e-6
 
 
 def comparison_report(
-    comparison: Comparison, *, stored_step_s: float | None = None, everything: bool = False
+    comparison: Comparison,
+    *,
+    stored_step_s: float | None = None,
+    everything: bool = False,
+    assumed: Collection[str] = (),
 ) -> RenderableType:
     """The whole report.
 
     ``stored_step_s`` is the step that an earlier search predicted for the other recipe;
-    ``everything``: also neighbours that are far behind.
+    ``everything``: also neighbours that are far behind; ``assumed``: fields that nobody gave.
     """
     first, difference = comparison.first, comparison.difference
     parts: list[RenderableType] = [
@@ -68,7 +72,7 @@ def comparison_report(
         if difference.attribution is None:
             difference = None
     sides = [first] if difference is None else [first, difference.other]
-    parts += [_totals(sides), Text(), _breakdown(sides)]
+    parts += [_totals(sides, assumed), Text(), _breakdown(sides)]
     if difference is not None:
         parts.append(_reasons(difference))
         if difference.attribution is not None:
@@ -165,12 +169,13 @@ def _same_question(other: Side, stored_step_s: float) -> RenderableType:
     )
 
 
-def _totals(sides: Sequence[Side]) -> RenderableType:
+def _totals(sides: Sequence[Side], assumed: Collection[str]) -> RenderableType:
     table = _sides_table(None, sides, [side.name for side in sides])
     found = [side.prediction for side in sides]
     one, other, job = found[0], found[-1], sides[0].job
     gap = other.step_time_s - one.step_time_s
     dollars = other.cost_of_run_usd / one.cost_of_run_usd - 1 if one.cost_of_run_usd else None
+    tokens = format_tokens(job.training.tokens) + " (assumed)" * ("tokens" in assumed)
     needed = [each.memory.needed_bytes for each in found]
     figures = (
         (
@@ -194,7 +199,7 @@ def _totals(sides: Sequence[Side]) -> RenderableType:
             f"{other.tokens_per_s_per_gpu - one.tokens_per_s_per_gpu:+,.0f}",
         ),
         (
-            f"{format_tokens(job.training.tokens)} at ${job.gpu.price_usd_per_hour:,g} a GPU-hour",
+            f"{tokens} at ${job.gpu.price_usd_per_hour:,g} a GPU-hour",
             [format_usd(each.cost_of_run_usd) for each in found],
             "" if dollars is None else wording.signed_percent(dollars),
         ),

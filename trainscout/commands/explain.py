@@ -9,6 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.console import Group
 
+from trainscout.commands.assumed import assumed_fields, unchanged_fields
 from trainscout.commands.entry_point import run_command
 from trainscout.commands.explanation_plan import Compared, ExplanationPlan, build_explanation
 from trainscout.commands.output_choice import output_choice
@@ -67,8 +68,17 @@ def explain(config: DictConfig) -> int:
     parts = (
         [] if plan.imported is None else [imported_report(plan.imported, everything=everything)]
     )
+    assumed = assumed_fields(config, plan.question)
+    if plan.imported is not None:
+        # What a launch says of its length is seldom just what is assumed of others.
+        assumed &= unchanged_fields(plan.question)
     parts.append(
-        comparison_report(comparison, stored_step_s=plan.stored_step_s, everything=everything)
+        comparison_report(
+            comparison,
+            stored_step_s=plan.stored_step_s,
+            everything=everything,
+            assumed=assumed,
+        )
     )
     show(Group(*parts))
     return code

@@ -56,6 +56,11 @@ def test_alone_a_recipe_is_shown_with_its_neighbours():
     assert "Which change" not in text
 
 
+def test_tokens_that_nobody_gave_are_marked():
+    assert "1 B tokens at" in as_text(comparison_report(made(None)))
+    assert "tokens (assumed) at" in as_text(comparison_report(made(None), assumed={"tokens"}))
+
+
 def test_what_of_an_unvalidated_network_is_counted_is_said():
     found, stated = made(None), f"{UNVALIDATED}: 50% of its rate is counted"
     assert "unvalidated" not in as_text(comparison_report(found))
