@@ -132,7 +132,8 @@ def _next_to(option: str, name: str, source: str) -> Path:
     for path in (Path(name), beside / name, beside / Path(name).name, *above):
         if path.is_file():
             return path
-    raise InputError(option, name, "is not to be found here", "given=<that file>")
+    allowed = "a copy of it beside what names it, or given=<that file>"
+    raise InputError(option, name, "is not to be found here", allowed)
 
 
 def settings_of(field: str, path: Path) -> dict[str, Any]:

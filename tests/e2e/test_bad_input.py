@@ -75,6 +75,7 @@ WRONG = {
         "a.tp=4 b.pp=3": "b.pp=3: ",
         "b.tp=2 against=best": "is given beside b.*",
         "against=nowhere": "against=nowhere",
+        "against=bset": "did you mean 'best'",
         "given=nothing.sh": "given=nothing.sh: cannot be read",
         "given='--tensor-model-parallel-size 5'": "cannot be launched",
         "format=yaml": "format=yaml",

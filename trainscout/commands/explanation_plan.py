@@ -20,7 +20,7 @@ from trainscout.optimizer.space import Space
 from trainscout.optimizer.union import compile_space
 from trainscout.optimizer.warm_start import read_recipes, recipes_file
 from trainscout.reports.launch_import.read import ImportedLaunch, read_launch
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid, would_do
@@ -94,6 +94,9 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
     if b:
         other = Compared("b", f"{name} with b.*", _recipe("b", b, first))
     elif config.against not in (None, BEST):
+        if (meant := nearest_name(config.against, [BEST])) and not Path(config.against).exists():
+            allowed = f"{BEST}, or the directory of an earlier search"
+            raise InputError("against", config.against, "is not here", allowed, meant)
         other, stored_step_s = _best_of(Path(config.against))
     if other is not None:
         _check(question, "b" if b else "against", other.recipe, config.against)

@@ -243,7 +243,8 @@ def would_do(job: Job, violation: Violation) -> str | None:
         return f"here {', '.join(held[:_MOST_SHOWN])}{more}"
     if knob.kind is str and not knob.choices and knob.own_words:
         return knob.own_words
-    return f"{knob.allowed if knob.is_limited else 'true or false'}; here other settings first"
+    allowed = knob.allowed if knob.is_limited else "true or false"
+    return f"{allowed}; here other settings must change first"
 
 
 _MOST_SHOWN = 8
