@@ -47,6 +47,10 @@ class DatalessMode(FakeTensorMode):
         # ``Answers`` remembers, with a shorter key.
         self.cache_enabled = False
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> DatalessMode:
+        """Tensors copied with what stands in their ``__dict__`` stay this mode's own."""
+        return self
+
     @property
     def in_kernel_invocation(self) -> bool:
         """Whether this thread runs a meta kernel: all others see tensors on their device."""

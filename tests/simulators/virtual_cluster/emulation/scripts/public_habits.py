@@ -1,5 +1,6 @@
 """What public training scripts do besides training: each line stopped one of them once."""
 
+import copy
 import itertools
 import os
 import warnings
@@ -84,6 +85,12 @@ def train(local_rank, node):
     old = model.weight.__dict__
     again = type(model.weight)(torch.ones(4, 16), requires_grad=False, **old)
     assert isinstance(again, torch.nn.Parameter)
+    # As ensembles are made of torch.func: the skeleton is a copy without data.
+    stacked, _ = torch.func.stack_module_state([model, copy.deepcopy(model)])
+    skeleton = copy.deepcopy(model).to("meta")
+    batch = torch.ones(2, 16, device=device)
+    both = torch.vmap(lambda held: torch.func.functional_call(skeleton, held, (batch,)))(stacked)
+    assert (both.shape, both.device) == ((2, 2, 4), device)
     # As Accelerate loads a model that is sharded: emptied where it stands, filled anew.
     held, refilled = model.state_dict(), model.weight
     assert model.to("meta").weight is refilled
