@@ -145,7 +145,8 @@ def _parameters(trace: events.Trace) -> Iterator[Finding]:
 
 def _memory(trace: events.Trace) -> Iterator[Finding]:
     """From the second step on, each ends with the memory the one before ended with, unless it is
-    the first to update some parameters, whose state it makes."""
+    the first to update some parameters, whose state it makes, or the only one that took more and
+    not the last: what is made once, as errors that compression of gradients feeds back."""
     ends: dict[int, int] = {}
     # Parameters that no step has updated yet, and steps that are the first to.
     idle: set[int] = set()
@@ -167,14 +168,20 @@ def _memory(trace: events.Trace) -> Iterator[Finding]:
     if inside is not None:
         ends[inside] = live.total_bytes
     steps = sorted(ends)
-    for before, after in itertools.pairwise(steps[1:]):
-        growth = 0 if after in makes_state else ends[after] - ends[before]
-        if growth > max(GROWTH_BYTES, GROWTH_SHARE * ends[before]):
-            problem = f"{growth} bytes more are allocated than after step {before}"
-            cause = "something keeps tensors of a step alive: a list of losses with their graphs, "
-            cause += "a work or hook that never ends, gradients that are not reset"
-            where = f"end of step {after}"
-            yield Finding("memory returns", trace.header.rank, where, problem, cause, False)
+    grown = [
+        (before, after)
+        for before, after in itertools.pairwise(steps[1:])
+        if after not in makes_state
+        and ends[after] - ends[before] > max(GROWTH_BYTES, GROWTH_SHARE * ends[before])
+    ]
+    if len(grown) == 1 and grown[0][1] != steps[-1]:
+        return
+    for before, after in grown:
+        problem = f"{ends[after] - ends[before]} bytes more are allocated than after step {before}"
+        cause = "something keeps tensors of a step alive: a list of losses with their graphs, "
+        cause += "a work or hook that never ends, gradients that are not reset"
+        where = f"end of step {after}"
+        yield Finding("memory returns", trace.header.rank, where, problem, cause, False)
 
 
 def _loops(trace: events.Trace) -> Iterator[Finding]:

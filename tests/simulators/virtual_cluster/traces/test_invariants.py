@@ -128,6 +128,9 @@ def test_memory_that_grows_from_the_second_step_on_is_found() -> None:
     assert finding.invariant == "memory returns"
     assert finding.where == "end of step 2"
     assert str(8 << 20) in finding.problem
+    once = [*step(0), *step(1), grown[1], *step(2), *step(3)]
+    assert check_trace(trace(*once)) == ()
+    assert len(check_trace(trace(*once, grown[2], *step(4), *step(5)))) == 2
 
 
 def test_a_step_that_is_the_first_to_update_a_parameter_makes_its_state() -> None:
