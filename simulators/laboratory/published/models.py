@@ -10,7 +10,8 @@ from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.experts import Moe
-from trainscout.simulators.predictor.question.layers import Mla
+from trainscout.simulators.predictor.question.layer_pattern import format_layers
+from trainscout.simulators.predictor.question.layers import MOE, Mla
 from trainscout.simulators.predictor.question.model import Model
 
 from .era import era_of
@@ -132,8 +133,15 @@ def _cut(model: Model, layers: int, assumed: list[str]) -> Model:
     if layers == model.num_layers:
         return model
     assumed.append(f"the first {layers} of its {model.num_layers} layers")
-    pattern = ", ".join(f"{layer.mixer}/{layer.mlp}" for layer in model.pattern[:layers])
-    return dataclasses.replace(model, num_layers=layers, layers=pattern)
+    kept = model.pattern[:layers]
+    mixers, mlps = {layer.mixer for layer in kept}, {layer.mlp for layer in kept}
+    return dataclasses.replace(
+        model,
+        num_layers=layers,
+        layers=format_layers(kept),
+        kinds={name: mixer for name, mixer in model.kinds.items() if name in mixers},
+        moe=model.moe if MOE in mlps else None,
+    )
 
 
 def _declared(row: Row, statement: Statement, model: Model, assumed: list[str]) -> Model:

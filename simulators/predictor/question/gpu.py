@@ -53,7 +53,8 @@ class Gpu:
     architecture the most similar one's."""
     products_reach: float | None = None
     """Share of its published dense peak that the largest products reach, where measured and no
-    fit says so: over 1 where it runs at more than the clock that peak is of."""
+    fit says so: over 1 where it runs at more than the clock that peak is of, so taken for every
+    precision of tensor cores."""
     usual_server: UsualServer | None = None
     """The machine it usually comes in; None: that of its architecture."""
     published_as: tuple[str, ...] = ()

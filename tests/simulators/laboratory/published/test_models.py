@@ -264,3 +264,10 @@ def test_fewer_layers_of_a_hybrid_are_its_first():
     mixers = [layer.mixer for layer in outcome.job.model.pattern]
     assert mixers == ["linear", "linear", "linear", "full", "linear", "linear"]
     assert "the first 6 of its 40 layers" in outcome.assumptions
+
+
+def test_one_layer_of_a_hybrid_keeps_the_kinds_and_the_experts_that_it_has():
+    shape = {"num_layers": 1, "hidden": 4096, "pp": 1, "tp": 1, "dp": 8, "num_gpus": 8}
+    model = replayable(model="Nemotron_3_Super (1 layer)", **shape).job.model
+    assert [layer.mixer for layer in model.pattern] == list(model.kinds)
+    assert model.moe is None
