@@ -37,16 +37,33 @@ TRANSFORMER_ENGINE, LOCAL = "transformer_engine", "local"
 _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
     "fusion": ("fused",),
     "fused_norm": (True,),
+    "fused_softmax": (True,),
     "masked_attention": (False,),
+    "attention_block": (0,),
     "rope": ("halves",),
     "repeats_kv": (False,),
     "separate_projections": (False,),
+    "joined_halves": (True,),
+    "inputs_apart": (False,),
+    "whole_embedding": (False,),
     "batch_first": (False,),
     "gathers_ring": (False,),
+    "keeps_gathered": (False,),
+    "pads_vocabulary": (True,),
+    "writes_gelu": (False,),
     "recompute_stops_early": (False,),
+    "saves_each_product": (False,),
+    "saves_exchanges": (False,),
+    "autocast": (False,),
+    "gathers_logits": (False,),
+    "logged_losses": (0,),
+    "quantises_each_pass": (False,),
+    "fuses_casts": (False,),
     "loops_experts": (False,),
     "delta_rule": ("fused",),
+    "masked_dispatch": ("",),
     "written_dispatch": ("",),
+    "megatron_fsdp": (False,),
     "gathers_for_experts": (False,),
     "overlap_tp_gradients": (True,),
     # Before 2023 a copy of the logits more; the installed version decides.
@@ -124,6 +141,9 @@ def check_traceable(job: Job) -> None:
     for name in ("fp8_dot_product_attention", "fp8_output_proj"):
         if getattr(recipe, name) and job.precision in QUANTISED:
             raise InputError(f"recipe.{name}", True, "is not traced", "false")
+    for group, precision in job.module_precision:
+        problem = "is not traced: Megatron-Core's linear layers share a precision"
+        raise InputError(f"training.module_precision.{group}", precision, problem, "null")
     training = job.training
     for name in ("lora", "frozen", "packed_lengths", "dpo", "distillation"):
         if getattr(training, name):
@@ -146,14 +166,9 @@ def check_traceable(job: Job) -> None:
             # Its checkpoint hands a bias out, which autograd takes for its own result.
             problem = "does not end in Megatron-Core where linear layers have biases"
             raise InputError("recipe.recompute_modules", module, problem)
-    if job.model.linear_bias and not job.model.qkv_bias:
-        problem = "is not traced: Megatron-Core's QKV projection has a bias where others have"
-        raise InputError("model.qkv_bias", False, problem, "true")
+    _check_model(job)
     if not job.model.is_plain:
         _check_halves(job)
-    if job.model.num_mtp_layers:
-        field = "model.num_mtp_layers"
-        raise InputError(field, job.model.num_mtp_layers, "is not traced", "0")
     if moe is not None and (moe.load_imbalance != 1 or moe.routed):
         field = "model.moe.load_imbalance"
         raise InputError(field, moe.load_imbalance, "experts are traced evenly loaded", "1")
@@ -163,6 +178,30 @@ def check_traceable(job: Job) -> None:
     if moe is not None and job.model.linear_bias and job.etp > 1:
         problem = "Megatron-Core refuses expert biases where experts are split"
         raise InputError("recipe.etp", job.etp, problem, "1")
+
+
+def _check_model(job: Job) -> None:
+    """Refuse what of a model's layers Megatron-Core does otherwise, or is not told."""
+    model, latent = job.model, job.model.mla is not None
+    biased = model.linear_bias or model.qkv_bias
+    delayed = job.precision == "fp8"
+    beside = "Megatron-Core's QKV projection has a bias where others have"
+    in_16_bits = "Megatron-Core refuses it with delayed scaling"
+    for name, differs, reason, allowed in (
+        ("num_mtp_layers", model.num_mtp_layers, "layers are, and one head", "0"),
+        ("clamped_mlp", model.clamped_mlp, "SwiGLU is as it comes", "false"),
+        ("scaled_rope", model.scaled_rope and model.position == "rope", "no YaRN is", "false"),
+        ("qkv_bias", model.linear_bias and not model.qkv_bias, beside, "true"),
+        ("qkv_bias", model.qkv_bias and latent, "its latent projections have no biases", "false"),
+        ("key_bias", biased and not model.key_bias, "keys have biases where queries do", "true"),
+        *(
+            (name, delayed and getattr(model, name), in_16_bits, "0")
+            for name in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+        ),
+    ):
+        if differs:
+            problem = f"is not traced: {reason}"
+            raise InputError(f"model.{name}", getattr(model, name), problem, allowed)
 
 
 def _check_halves(job: Job) -> None:
@@ -182,6 +221,11 @@ def _check_halves(job: Job) -> None:
         raise InputError("model.layers", model.layers, problem)
     if job.attention == "unfused":
         raise InputError("model.layers", model.layers, "is traced with Transformer Engine")
+    # ``mamba_layer_specs.py`` names attention's parts itself.
+    if model.qk_norm:
+        raise InputError("model.qk_norm", True, "is not in Megatron-Core's hybrid models", "false")
+    if model.mla is not None:
+        raise InputError("model.mla", "...", "is not in Megatron-Core's hybrid models", "null")
     if recipe.recompute == "full":
         problem = "is not what hybrids did in Megatron-Core before pull request 4496 (May 2026)"
         raise InputError("recipe.recompute", "full", problem, "none, selective")
@@ -216,7 +260,11 @@ def transformer_layer(job: Job, layer: Layer, *, recompute: str) -> LayerSpec:
     of one is its model's only layer."""
     spec, is_moe = _spec(job, layer_name(layer)), layer.mlp == MOE
     moe = spec.model.moe if is_moe else None
-    model = replace(spec.model, vocab_size=1, sequence_length=spec.sequence_length, moe=moe)
+    model = spec.model.for_layer(layer)
+    model = replace(model, vocab_size=1, sequence_length=spec.sequence_length, moe=moe)
+    if layer.bf16 and spec.precision in QUANTISED:
+        spec = replace(spec, precision="bf16")
+    layer = replace(layer, ffn_hidden_size=None, bf16=False)
     if layer != plain_layer(is_moe):
         kinds = {name: kind for name, kind in job.model.kinds.items() if name == layer.mixer}
         model = replace(model, layers=format_layers([layer]), kinds=kinds)
@@ -238,13 +286,16 @@ def layer_specs_of(job: Job) -> tuple[LayerSpec, ...]:
     """
     check_traceable(job)
     model, recipe = job.model, job.recipe
-    kinds = [replace(layer, bf16=False) for layer in model.layer_kinds]
     counts = [job.recomputed_layers(stage) for stage in range(recipe.pp)]
     some_plain = recipe.recompute == "full" and any(
         count is not None and count < job.largest_chunk for count in counts
     )
     modes = [recipe.recompute, "none"] if some_plain else [recipe.recompute]
-    layers = [transformer_layer(job, each, recompute=mode) for each in kinds for mode in modes]
+    layers = [
+        transformer_layer(job, each, recompute=mode)
+        for each in model.layer_kinds
+        for mode in modes
+    ]
     return (embedding_layer(job), *dict.fromkeys(layers), head_layer(job))
 
 
@@ -267,6 +318,7 @@ def _spec(job: Job, kind: str) -> LayerSpec:
     # The vocabulary's padding depends on tp, which is in the spec; layers and names do not matter.
     model = replace(job.model, name="", source="", num_layers=1, num_mtp_layers=0)
     model = replace(model, layers=None, kinds={})
+    model = replace(model, num_layers_at_start_in_bf16=0, num_layers_at_end_in_bf16=0)
     if model.moe is not None and job.dispatcher is not None:
         # DeepEP exchanges nothing where a rank has all experts.
         dispatcher = (

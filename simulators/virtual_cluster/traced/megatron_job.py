@@ -128,9 +128,9 @@ def _shape(model: Model) -> dict[str, Any]:
         "num_layers": model.num_layers,
         "hidden_size": model.hidden_size,
         "num_attention_heads": model.num_heads,
-        "num_query_groups": model.kv_heads,
+        "num_query_groups": model.kv_heads if model.mla is None else model.num_heads,
         "kv_channels": model.qk_head_dim,
-        "ffn_hidden_size": model.ffn_hidden_size,
+        "ffn_hidden_size": next(iter(model.ffn_widths), model.ffn_hidden_size),
         "normalization": "RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
         "gated_linear_unit": model.gated_mlp,
         "activation_func": _activation(model),
@@ -170,6 +170,9 @@ def _precision(spec: LayerSpec) -> dict[str, Any]:
     }
     if spec.precision in FP8_RECIPES:
         settings |= {"fp8": "hybrid", "fp8_recipe": FP8_RECIPES[spec.precision]}
+        names = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+        kept = {name: getattr(spec.model, name) for name in names}
+        settings |= {"first_last_layers_bf16": any(kept.values()), **kept}
     return settings
 
 
@@ -250,7 +253,6 @@ def gpt_model(
     ``options``: further arguments of ``GPTModel``.
     """
     model = spec.model
-    learned = model.position == "learned"
     submodules = TransformerBlockSubmodules(
         layer_specs=[module_spec(spec, config, is_moe=is_moe) for is_moe in layers],
         layer_norm=final_norm(spec),
@@ -260,9 +262,17 @@ def gpt_model(
         transformer_layer_spec=submodules,
         vocab_size=model.padded_vocab_size(spec.tp),
         max_sequence_length=max(model.sequence_length, spec.sequence_length),
-        position_embedding_type="learned_absolute" if learned else model.position,
+        **_positions(model),
         **options,
     )
+
+
+def _positions(model: Model) -> dict[str, Any]:
+    learned = model.position == "learned"
+    return {
+        "position_embedding_type": "learned_absolute" if learned else model.position,
+        "rotary_percent": model.rotary_fraction,
+    }
 
 
 def hybrid_model(spec: LayerSpec, config: TransformerConfig, **options: Any) -> MambaModel:
@@ -277,7 +287,7 @@ def hybrid_model(spec: LayerSpec, config: TransformerConfig, **options: Any) -> 
         vocab_size=model.padded_vocab_size(spec.tp),
         max_sequence_length=model.sequence_length,
         hybrid_override_pattern="".join(_letter(model, layer) for layer in model.pattern),
-        position_embedding_type=model.position,
+        **_positions(model),
         **options,
     )
 
