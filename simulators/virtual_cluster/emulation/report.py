@@ -74,8 +74,9 @@ def swallowed(recorder: Recorder, rank: int, code: int) -> tuple[Finding, ...]:
         Finding("imports", rank, place, f"went on without {name}", cause, certain=False)
         for name, place in lost
     )
-    if len(recorder.devices - {None}) > 1:
-        names = ", ".join(f"cuda:{index}" for index in sorted(recorder.devices - {None}))
+    devices = sorted(index for index in recorder.devices if index is not None)
+    if len(devices) > 1:
+        names = ", ".join(f"cuda:{index}" for index in devices)
         problem = f"one process works on {names}: here all of it runs on one GPU, part after part"
         cause = "times and memory are wrong; each GPU needs a process (DistributedDataParallel)"
         whole = "whole script"
