@@ -22,7 +22,7 @@ from trainscout.simulators.predictor.uncertainty import table
 from trainscout.simulators.predictor.uncertainty.fabric import on_slow_network
 from trainscout.simulators.predictor.uncertainty.features import features_of
 
-from .published.groups import source_group
+from .published.groups import independent_source
 from .published.jobs import read_curves, shipped_declarations
 from .published.later import Blind, read_blind
 from .published.layouts import sweep_of
@@ -91,7 +91,7 @@ def residuals_of(
         residuals.append(
             table.Residual(
                 id=result.row.id,
-                source=source_group(result.row),
+                source=independent_source(result.row),
                 sweep=sweeps.setdefault(sweep_of(result), f"{blind_test}.{len(sweeps) + 1}"),
                 layout=layouts.setdefault(job.recipe, len(layouts) + 1),
                 blind_test=blind_test,

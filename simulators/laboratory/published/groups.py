@@ -24,6 +24,13 @@ def source_group(row: Row) -> str:
     return head.strip() or "unnamed"
 
 
+def independent_source(row: Row) -> str:
+    """What tells error bars for itself: the publication, of MLPerf the round, whose submitters run
+    the same containers."""
+    group = source_group(row)
+    return group.split(", ")[0] if group.startswith("MLPerf ") else group
+
+
 def scale_group(num_gpus: int | None) -> str:
     """GPUs, in powers of about four."""
     if num_gpus is None:
