@@ -1,4 +1,4 @@
-"""The names under which rows are summed up. They label results and decide nothing else."""
+"""The names under which rows are summed up, and which of them tell error bars for themselves."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def source_group(row: Row) -> str:
 
 
 def independent_source(row: Row) -> str:
-    """What tells error bars for itself: the publication, of MLPerf the round, whose submitters run
-    the same containers."""
+    """What tells error bars for itself: the publication, and of MLPerf's submitters, who run the
+    same containers, their round (``MLPerf 5.1, Dell``: what its label has before the comma)."""
     group = source_group(row)
     return group.split(", ")[0] if group.startswith("MLPerf ") else group
 

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-# How often a script hears that something is not over: DeepSpeed asks for an event three times and
-# then waits for it; who asks in a loop waits, too.
+# How often a script is told that something is not over: DeepSpeed asks for an event three times
+# and then waits for it; who asks in a loop waits, too.
 _ASKED_IN_VAIN = 10
 # A communicator's own stream is named by its group.
 StreamKey = int | str

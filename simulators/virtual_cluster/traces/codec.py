@@ -28,7 +28,7 @@ from typing import Any, NoReturn, cast, get_args
 from . import events
 from .events import Argument, Event, Header, Op, Phase, TensorSpec, ValueRead
 
-VERSION = 3
+VERSION = 4
 FORMAT = "trainscout-trace"
 GRADES = ("exact", "expected", "invented")
 # Tensors recur (an output is an input later), so their texts and values are kept; this bounds it.

@@ -5,6 +5,7 @@ import pytest
 from tests.simulators.laboratory.published.runs import RUN
 from trainscout.simulators.laboratory.published.groups import (
     family_group,
+    independent_source,
     scale_group,
     source_group,
 )
@@ -25,6 +26,15 @@ from trainscout.simulators.laboratory.published.groups import (
 )
 def test_sources(source, group):
     assert source_group(replace(RUN, source=source)) == group
+
+
+def test_submitters_of_a_round_of_mlperf_tell_error_bars_together():
+    """They run the same containers; results are summed up by submitter."""
+    sources = [f"MLPerf Training 5.1 by {name} (GitHub)" for name in ("Dell", "Cisco")]
+    rows = [replace(RUN, source=source) for source in (*sources, "MLPerf Training 5.0 by Dell")]
+    assert len({source_group(row) for row in rows}) == 3
+    assert [independent_source(row) for row in rows] == ["MLPerf 5.1", "MLPerf 5.1", "MLPerf 5.0"]
+    assert independent_source(RUN) == source_group(RUN)
 
 
 @pytest.mark.parametrize(

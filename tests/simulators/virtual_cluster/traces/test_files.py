@@ -225,7 +225,7 @@ def _top(**changes: object) -> str:
 
 BAD_HEADERS = {
     "does not begin": '["free",1]',
-    "version 1; this program reads version 3": _top(version=1),
+    "version 1; this program reads version 4": _top(version=1),
     "unknown entry 'color'": _top(color="red"),
     "header.rank is '37'": _edited(rank="37"),
     "header.rank 96 is not below 96": _edited(rank=96),
