@@ -91,7 +91,7 @@ def _residuals() -> tuple[dict[str, str], ...]:
 def _published() -> tuple[dict[str, str], ...]:
     """The rows of published runs behind the residuals."""
     counted = {row["id"] for row in _residuals()}
-    tables = (_DATA / "published_runs.csv", *sorted(_DATA.glob("later_runs*.csv")))
+    tables = (_DATA / "published_runs.csv", *sorted(_DATA.glob("blind_tests/*_runs.csv")))
     return tuple(row for path in tables for row in _table(path) if row["id"] in counted)
 
 

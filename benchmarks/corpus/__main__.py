@@ -137,7 +137,7 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
         else:
             passing[outcome.source.partition("@")[0]] += 1
     samples, without = [], Counter[str]()
-    for day, names, listed in _samples():
+    for day, numbers, listed in _samples():
         tried = [each for each in listed if "none" not in each]
         unreached = [each for each in listed if each.get("none") == "not reached"]
         others = [each for each in listed if "none" in each and each not in unreached]
@@ -146,7 +146,7 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
         number = _scripts(tried)
         counts = f"{number} | {first} ({first / number:.0%}) | {now} ({now / number:.0%})"
         rest = f"{_scripts(others)} | {_scripts(unreached)}"
-        samples.append(f"| {day} | {len(names)} | {counts} | {rest} |\n")
+        samples.append(f"| {day} | {len(numbers)} | {counts} | {rest} |\n")
         for each in others:
             without[each["none"].partition(":")[0]] += _scripts([each])
         for each in tried:
@@ -172,13 +172,14 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
     )
 
 
-def _samples() -> list[tuple[str, list[str], list[dict[str, Any]]]]:
+def _samples() -> list[tuple[str, list[int], list[dict[str, Any]]]]:
     """Of each day its samples, and their entries."""
     days = yaml.safe_load(SCRIPTS.with_name("samples.yaml").read_text("utf-8"))
     found = []
-    for day, names in days.items():
-        files = [SCRIPTS.with_name(f"{each}_sample.yaml").read_text("utf-8") for each in names]
-        found.append((day, names, [entry for file in files for entry in yaml.safe_load(file)]))
+    for day, numbers in days.items():
+        files = [SCRIPTS.with_name("samples") / f"{each:02}.yaml" for each in numbers]
+        entries = [entry for file in files for entry in yaml.safe_load(file.read_text("utf-8"))]
+        found.append((day, numbers, entries))
     return found
 
 

@@ -52,8 +52,12 @@ class BlindTest:
 
 
 BLIND_TESTS = tuple(
-    BlindTest(**{**test, "runs": DATA / test["runs"], "predictions": DATA / test["predictions"]})
-    for test in read_yaml(DATA / "blind_tests.yaml")
+    BlindTest(
+        runs=DATA / f"blind_tests/{number:02}_runs.csv",
+        predictions=DATA / f"blind_tests/{number:02}_predictions.csv",
+        **test,
+    )
+    for number, test in enumerate(read_yaml(DATA / "blind_tests.yaml"), 1)
 )
 
 
