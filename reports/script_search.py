@@ -29,7 +29,7 @@ from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import fingerprint, json_text, write_texts
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion, Start
-from trainscout.simulators.virtual_cluster.emulation.programs import (
+from trainscout.simulators.virtual_cluster.emulation.launch.programs import (
     find_program,
     waits_for_program,
 )

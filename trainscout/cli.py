@@ -27,7 +27,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "list": ("commands.listing", "the models, GPUs, clusters, spaces, searches that ship"),
     },
     "scripts": {
-        "run": (f"{_CLUSTER}.emulation.launcher", "run your script on virtual GPUs; write traces"),
+        "run": (
+            f"{_CLUSTER}.emulation.launch.launcher",
+            "run your script on virtual GPUs; write traces",
+        ),
         "live": (f"{_CLUSTER}.live.launcher", "run your script on a simulated cluster's clock"),
         "tune": ("commands.tune", "search over your own script's settings"),
         "trace": ("", "show, collate, replay, export traces; read profiles of real GPUs"),

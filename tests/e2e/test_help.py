@@ -14,8 +14,8 @@ from trainscout.cli import COMMANDS, main
 INTERNAL = {
     "optimizer.tracking.serve",
     "simulators.virtual_cluster.emulation.cuda.system_tool",
-    "simulators.virtual_cluster.emulation.rank_process",
-    "simulators.virtual_cluster.emulation.whole_command",
+    "simulators.virtual_cluster.emulation.launch.rank_process",
+    "simulators.virtual_cluster.emulation.launch.whole_command",
     "simulators.virtual_cluster.live.rank_process",
     "simulators.virtual_cluster.traced.recorder",
     "simulators.virtual_cluster.trials.rank_server",

@@ -24,7 +24,7 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.launch import ScriptQuestion
-from trainscout.simulators.virtual_cluster.emulation import launcher
+from trainscout.simulators.virtual_cluster.emulation.launch import launcher
 
 STORE = "trials.journal"
 HOSTS = ("declared", "traced")

@@ -23,7 +23,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.invariants import Finding
 
 from .gaps import ELSEWHERE, frames, is_gap, operation, reason
-from .installation import own_python
+from .launch.installation import own_python
 from .unknown_values import listed
 from .vendor.lost_imports import lost_kernels
 

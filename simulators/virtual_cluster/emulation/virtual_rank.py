@@ -13,7 +13,7 @@ from trainscout.simulators.virtual_cluster.allocator.allocator_settings import A
 from trainscout.simulators.virtual_cluster.traces.codec import MOST_RANKS
 
 from . import native
-from .programs import set_environment
+from .launch.programs import set_environment
 from .recorder import Recorder
 from .sink import Sink
 from .stream_order import StreamOrder
@@ -103,15 +103,15 @@ def emulate(
     from .cuda.install import install_accelerator, install_cuda
     from .cuda.kernels import install_losses, install_recurrent, register_kernels
     from .cuda.streams import EngineNotices
-    from .device_mode import DeviceMode
     from .distributed.install import install_distributed
     from .distributed.objects import checkpoint_patches
-    from .fake_tensors import DatalessMode, prepare_fake_tensors
     from .framework_patches import install_framework_patches, node_patches
-    from .host_tensors import install_checkpoints, install_host_tensors
+    from .launch.script_processes import install_spawn, install_threads, launch_patches
     from .memory import DeviceMemory
     from .rank_state import Numbers, RankState
-    from .script_processes import install_spawn, install_threads, launch_patches
+    from .tensors.device_mode import DeviceMode
+    from .tensors.fake import DatalessMode, prepare_fake_tensors
+    from .tensors.host import install_checkpoints, install_host_tensors
     from .training_loop import install_foreach, install_loaders, install_phases
     from .values import Values
     from .vendor.opaque import install_element_kernels

@@ -26,12 +26,12 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.emulation.launcher import (
+from trainscout.simulators.virtual_cluster.emulation.launch.launcher import (
     add_script,
     note_other_world,
     script_fields,
 )
-from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions
+from trainscout.simulators.virtual_cluster.emulation.launch.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
 from trainscout.simulators.virtual_cluster.traces.collate.probe import parse_ranks
 from trainscout.simulators.virtual_cluster.traces.files import trace_path

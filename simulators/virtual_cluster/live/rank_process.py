@@ -30,15 +30,18 @@ from trainscout.simulators.predictor.io.own_process import (
     unpacked,
 )
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.prepared import fork_rank, preload_modules
-from trainscout.simulators.virtual_cluster.emulation.rank_process import (
+from trainscout.simulators.virtual_cluster.emulation.launch.prepared import (
+    fork_rank,
+    preload_modules,
+)
+from trainscout.simulators.virtual_cluster.emulation.launch.rank_process import (
     RankOptions,
     run_steps,
     start,
 )
+from trainscout.simulators.virtual_cluster.emulation.launch.whole_command import run_training
 from trainscout.simulators.virtual_cluster.emulation.report import WAIT_S, swallowed, watch
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
-from trainscout.simulators.virtual_cluster.emulation.whole_command import run_training
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 

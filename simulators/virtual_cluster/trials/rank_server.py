@@ -18,18 +18,18 @@ from functools import partial
 from trainscout.simulators.predictor.io.command_line import BAD_INPUT, OK
 from trainscout.simulators.predictor.io.own_process import end_with_parent, unpacked
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.prepared import fork_rank
-from trainscout.simulators.virtual_cluster.emulation.rank_process import (
+from trainscout.simulators.virtual_cluster.emulation.launch.prepared import fork_rank
+from trainscout.simulators.virtual_cluster.emulation.launch.rank_process import (
     RankOptions,
     RanksOptions,
     prepared,
     run_rank,
     set_up,
 )
+from trainscout.simulators.virtual_cluster.emulation.launch.whole_command import run_training
 from trainscout.simulators.virtual_cluster.emulation.report import watch
 from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank
-from trainscout.simulators.virtual_cluster.emulation.whole_command import run_training
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter
 
 MODULE = "trainscout.simulators.virtual_cluster.trials.rank_server"

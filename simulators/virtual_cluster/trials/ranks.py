@@ -15,7 +15,10 @@ from pathlib import Path
 from trainscout.simulators.predictor.io.own_process import own_process, packed
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.launch import ScriptQuestion, Start
-from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions, RanksOptions
+from trainscout.simulators.virtual_cluster.emulation.launch.rank_process import (
+    RankOptions,
+    RanksOptions,
+)
 from trainscout.simulators.virtual_cluster.live.rank_process import rank_environment
 from trainscout.simulators.virtual_cluster.traces.collate.probe import (
     alike,

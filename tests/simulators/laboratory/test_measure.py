@@ -16,10 +16,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
 from trainscout.simulators.laboratory.device.channels import Traffic
 from trainscout.simulators.laboratory.device.timing import host_clock
-from trainscout.simulators.laboratory.device.torch_collectives import (
-    TorchCollectives,
-    node_counts,
-)
+from trainscout.simulators.laboratory.device.torch_collectives import TorchCollectives, node_counts
 from trainscout.simulators.laboratory.device.torch_kernels import Built
 from trainscout.simulators.laboratory.interference.measure import Together
 from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
@@ -35,7 +32,7 @@ from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Gemm, TransformerKernel, is_of_a_mixer
-from trainscout.simulators.virtual_cluster.emulation import launcher
+from trainscout.simulators.virtual_cluster.emulation.launch import launcher
 from trainscout.simulators.virtual_cluster.traces.events import Header, Op, TensorSpec, Trace
 from trainscout.simulators.virtual_cluster.traces.files import trace_path, write_trace
 

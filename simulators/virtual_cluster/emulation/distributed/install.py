@@ -19,9 +19,9 @@ from torch.distributed import distributed_c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.fake_tensors import without_data
-from trainscout.simulators.virtual_cluster.emulation.operations import SYMMETRIC
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.tensors.fake import without_data
+from trainscout.simulators.virtual_cluster.emulation.tensors.operations import SYMMETRIC
 
 from .group import SymmetricMemory, VirtualBackend, VirtualGroup
 from .launches import Launches

@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from trainscout.simulators.predictor.question.cluster import COLLNET_VARIABLE
 from trainscout.simulators.virtual_cluster.emulation.memory import DeviceStorage, Parts
-from trainscout.simulators.virtual_cluster.emulation.operations import spec_of
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.tensors.operations import spec_of
 from trainscout.simulators.virtual_cluster.emulation.values import Exchange
 from trainscout.simulators.virtual_cluster.traces.events import Collective, Group, PointToPoint
 

@@ -143,7 +143,7 @@ def _answer_above(kind: Any) -> None:
 
 def _run_inside(operation: Any) -> None:
     """Do what is registered as one operation: its function calls the compiled part."""
-    from trainscout.simulators.virtual_cluster.emulation.device_mode import DeviceMode
+    from trainscout.simulators.virtual_cluster.emulation.tensors.device_mode import DeviceMode
 
     def run(mode: Any, func: Any, types: Any, arguments: Any, named: Any) -> Any:
         with mode:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate_text
-from trainscout.simulators.virtual_cluster.emulation.installation import how_to_install
+from trainscout.simulators.virtual_cluster.emulation.launch.installation import how_to_install
 
 pytest.importorskip("torch")
 

@@ -136,7 +136,7 @@ def test_shards_in_host_memory_are_copied_to_the_device_before_they_are_gathered
 
 def test_a_limited_address_space_leaves_addresses_without_memory() -> None:
     """As under ``ulimit -v``, which login nodes have."""
-    from trainscout.simulators.virtual_cluster.emulation.host_tensors import reserved_addresses
+    from trainscout.simulators.virtual_cluster.emulation.tensors.host import reserved_addresses
 
     before = resource.getrlimit(resource.RLIMIT_AS)
     assert reserved_addresses()[0]

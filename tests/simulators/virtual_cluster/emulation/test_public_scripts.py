@@ -145,7 +145,7 @@ def test_a_rank_whose_processes_wait_too_is_ended(does: str, code: int) -> None:
 
 
 def test_traces_are_read_whatever_types_tensors_have() -> None:
-    from trainscout.simulators.virtual_cluster.emulation.operations import DTYPES
+    from trainscout.simulators.virtual_cluster.emulation.tensors.operations import DTYPES
 
     assert {name: dtype.itemsize for dtype, name in DTYPES.items()} == DTYPE_BYTES
 

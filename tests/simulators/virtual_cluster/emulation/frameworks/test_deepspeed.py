@@ -6,7 +6,7 @@ pytest.importorskip("torch")
 
 from tests.needs import needs
 from tests.simulators.virtual_cluster.emulation.frameworks.runs import EXAMPLES, emulate
-from trainscout.simulators.virtual_cluster.emulation.programs import find_program
+from trainscout.simulators.virtual_cluster.emulation.launch.programs import find_program
 from trainscout.simulators.virtual_cluster.traces.events import HostWork
 
 pytestmark = needs("transformers", "deepspeed")

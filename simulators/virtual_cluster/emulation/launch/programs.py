@@ -25,8 +25,7 @@ from pathlib import Path
 from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK
 from trainscout.simulators.predictor.io.own_process import end_with_parent
-
-from .vendor import PACKAGES
+from trainscout.simulators.virtual_cluster.emulation.vendor import PACKAGES
 
 MASTER_PORT = "29500"
 SETTINGS = "TRAINSCOUT_PROGRAMS"

@@ -15,11 +15,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map_only
 
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.values import plain
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import GRID_ELEMENTS
+
 from .device_copies import LARGEST_REAL_COPY, DeviceCopies
-from .fake_tensors import dataless_of_kind, is_special_parameter, without_data, wrap
-from .rank_state import RankState
-from .values import plain
-from .values.defaults import GRID_ELEMENTS
+from .fake import dataless_of_kind, is_special_parameter, without_data, wrap
 
 # Where emulated device addresses begin; nothing of the host lies there.
 _DEVICE_BASE = 0x7F00_0000_0000

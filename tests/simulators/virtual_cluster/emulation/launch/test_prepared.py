@@ -1,7 +1,7 @@
 import os
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.prepared import ended_with, fork_rank
+from trainscout.simulators.virtual_cluster.emulation.launch.prepared import ended_with, fork_rank
 
 
 def test_wrong_input_ends_a_rank_without_a_traceback(capfd):

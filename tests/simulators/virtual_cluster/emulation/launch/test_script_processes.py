@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate, emulate_text
-from trainscout.simulators.virtual_cluster.emulation.programs import waits_for_program
+from trainscout.simulators.virtual_cluster.emulation.launch.programs import waits_for_program
 from trainscout.simulators.virtual_cluster.traces.events import Begin, Phase
 from trainscout.simulators.virtual_cluster.traces.fused import ASIDE
 
@@ -354,7 +354,9 @@ def test_only_programs_that_are_no_python_are_waited_for(
 def test_composer_runs_its_script_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainscout.simulators.virtual_cluster.emulation.script_processes import launch_patches
+    from trainscout.simulators.virtual_cluster.emulation.launch.script_processes import (
+        launch_patches,
+    )
 
     monkeypatch.setattr(os, "environ", {**os.environ, "WHERE": "here"})
     for name in ("argv", "path"):

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from trainscout.simulators.virtual_cluster.emulation.cuda.kernels import KERNELS_OF_CUDA
+from trainscout.simulators.virtual_cluster.emulation.memory import (
+    DeviceMemory,
+    DeviceStorage,
+    Parts,
+)
+from trainscout.simulators.virtual_cluster.emulation.stream_order import extent_of
 from trainscout.simulators.virtual_cluster.traces.events import Argument, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.fused import is_kernel_of_its_own
-
-from .cuda.kernels import KERNELS_OF_CUDA
-from .memory import DeviceMemory, DeviceStorage, Parts
-from .stream_order import extent_of
 
 aten = torch.ops.aten
 

@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from trainscout.simulators.virtual_cluster.emulation.loops import Loops
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
+    FOLLOWED_ELEMENTS,
+    PASSES,
+)
 from trainscout.simulators.virtual_cluster.traces.events import Op, Scalar, Synchronise, ValueRead
 
-from .loops import Loops
 from .operations import WRITE, as_argument, describe, spec_of
-from .rank_state import RankState
-from .values.defaults import FOLLOWED_ELEMENTS, PASSES
 
 aten = torch.ops.aten
 # Copies of at most so many elements become real tensors: what scripts branch on is small.

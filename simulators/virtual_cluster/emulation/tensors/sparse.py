@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.values.values import Reading
+from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
+
 from .device_copies import DeviceCopies
-from .fake_tensors import meta_kernels, without_data, wrap
+from .fake import meta_kernels, without_data, wrap
 from .operations import WRITE, describe
-from .rank_state import RankState
-from .values.values import Reading
-from .vendor.refuse import refusal
 
 aten = torch.ops.aten
 
@@ -398,7 +399,7 @@ class SparseTensors:
 
     def _rule_mm(self, left: Any, right: Any) -> Any:
         """cuSPARSE's product of a sparse and a dense matrix: one launch, priced by its bytes."""
-        from .vendor.opaque import launch
+        from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
 
         if right.layout in _LAYOUTS:
             if left.layout not in _LAYOUTS:

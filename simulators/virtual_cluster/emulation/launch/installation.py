@@ -11,8 +11,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from .vendor.lost_imports import is_own_file
-from .vendor.packages import needs_own_python
+from trainscout.simulators.virtual_cluster.emulation.vendor.lost_imports import is_own_file
+from trainscout.simulators.virtual_cluster.emulation.vendor.packages import needs_own_python
 
 _INSTALL = "pip install --no-deps"
 # What keeps these from looking for CUDA while they are installed.

@@ -16,8 +16,8 @@ from tests.simulators.virtual_cluster.emulation.sections import ROOT
 from trainscout.simulators.predictor.io.own_process import own_process, packed
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation import native
-from trainscout.simulators.virtual_cluster.emulation.programs import torchrun_ranks
-from trainscout.simulators.virtual_cluster.emulation.rank_process import (
+from trainscout.simulators.virtual_cluster.emulation.launch.programs import torchrun_ranks
+from trainscout.simulators.virtual_cluster.emulation.launch.rank_process import (
     RANK_PROCESS,
     RankOptions,
     RanksOptions,

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from trainscout.simulators.predictor.io.own_process import own_process, packed
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
 
 from .prepared import ended_with, fork_rank
 from .programs import (
@@ -32,9 +33,8 @@ from .programs import (
     waits_for_program,
 )
 from .rank_process import RANK_PROCESS, RankOptions, RanksOptions
-from .recorder import Recorder
 
-_MODULE = "trainscout.simulators.virtual_cluster.emulation.whole_command"
+_MODULE = "trainscout.simulators.virtual_cluster.emulation.launch.whole_command"
 # The exit code of a rank's process that only prepared: none of a script's.
 _PREPARED = 77
 _LOOK_S = 0.02

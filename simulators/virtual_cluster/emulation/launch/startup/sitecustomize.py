@@ -51,7 +51,9 @@ def _begin() -> None:
         code = sys.orig_argv[-len(words)].removeprefix(words[0])
         words = [words[0], code, *words[1:]]
         if words[0] == "-c" and _WORKER.match(code):
-            from trainscout.simulators.virtual_cluster.emulation.rank_process import become_host
+            from trainscout.simulators.virtual_cluster.emulation.launch.rank_process import (
+                become_host,
+            )
 
             become_host()
         if words[0] == "-c" and _NO_PROGRAM.match(code):

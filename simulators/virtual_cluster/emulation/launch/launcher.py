@@ -39,6 +39,12 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
+from trainscout.simulators.virtual_cluster.emulation.imbalance import Imbalance
+from trainscout.simulators.virtual_cluster.emulation.vendor import PACKAGES
+from trainscout.simulators.virtual_cluster.emulation.virtual_rank import (
+    check_platform,
+    check_ranks,
+)
 from trainscout.simulators.virtual_cluster.traces.collate.probe import (
     choose_ranks,
     further_ranks,
@@ -46,11 +52,8 @@ from trainscout.simulators.virtual_cluster.traces.collate.probe import (
 )
 from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 
-from .imbalance import Imbalance
 from .programs import find_program, torchrun_ranks
 from .rank_process import BEFORE, RankOptions, RanksOptions
-from .vendor import PACKAGES
-from .virtual_rank import check_platform, check_ranks
 
 AUTO = "auto"
 

@@ -39,25 +39,35 @@ from trainscout.simulators.predictor.io.own_process import (
     unpacked,
 )
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.imbalance import Imbalance
+from trainscout.simulators.virtual_cluster.emulation.report import (
+    describe_gap,
+    show_summary,
+    swallowed,
+    watch,
+)
+from trainscout.simulators.virtual_cluster.emulation.sink import (
+    FileSink,
+    ListSink,
+    Sink,
+    UntilForward,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.lost_imports import lost_imports
+from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank, emulate
 from trainscout.simulators.virtual_cluster.traces.events import Header
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read_trace
 from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
-from .imbalance import Imbalance
 from .installation import how_to_install
 from .prepared import ended_with, fork_rank, preload_modules
 from .programs import STARTUP, Programs, put_first, run_main, waits_for_program
 from .ranks_before import RanksBefore
-from .report import describe_gap, show_summary, swallowed, watch
-from .sink import FileSink, ListSink, Sink, UntilForward
-from .vendor.lost_imports import lost_imports
-from .virtual_rank import VirtualRank, emulate
 
 if TYPE_CHECKING:
-    from .rank_state import RankState
-    from .recorder import Recorder
+    from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+    from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
 
-RANK_PROCESS = "trainscout.simulators.virtual_cluster.emulation.rank_process"
+RANK_PROCESS = "trainscout.simulators.virtual_cluster.emulation.launch.rank_process"
 _RANK = "TRAINSCOUT_RANK_OF_CHILDREN"
 _MOST_LOST = 8
 # How lines begin that follow what the script failed by.
@@ -150,13 +160,13 @@ def start(options: RankOptions, sink: Any) -> VirtualRank:
     Raises:
         InputError: for options that cannot be, or when the native part cannot be had.
     """
-    from .native import load
+    from trainscout.simulators.virtual_cluster.emulation.native import load
 
     gpu = load_catalogue().gpus[options.gpu]
     load()
-    from .values import Values
-    from .vendor import install_vendor
-    from .vendor.lost_imports import LostImports
+    from trainscout.simulators.virtual_cluster.emulation.values import Values
+    from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
+    from trainscout.simulators.virtual_cluster.emulation.vendor.lost_imports import LostImports
 
     values = Values(
         imbalance=Imbalance.parse(options.moe_imbalance) if options.moe_imbalance else None
@@ -203,7 +213,7 @@ def run_script(options: RankOptions, state: RankState) -> int:
         # The launcher's own frames are nothing the script's author can use.
         own = error.__traceback__
         while own is not None and own.tb_frame.f_code.co_filename.startswith(
-            (str(Path(__file__).parent), "<frozen runpy>")
+            (str(Path(__file__).parents[1]), "<frozen runpy>")
         ):
             own = own.tb_next
         _say(told := "".join(traceback.format_exception(type(error), error, own)).rstrip())
@@ -274,8 +284,8 @@ def run_rank(options: RankOptions, virtual: VirtualRank, sink: Sink) -> int:
     if not options.host_times:
         virtual.state.recorder.shortest_gap_ns = math.inf
     if options.payloads is not None:
-        from .distributed.peers import Folder, Peers
-        from .values import Payloads
+        from trainscout.simulators.virtual_cluster.emulation.distributed.peers import Folder, Peers
+        from trainscout.simulators.virtual_cluster.emulation.values import Payloads
 
         rank, folder = options.rank, options.payloads
         virtual.state.values.send_by(Payloads(folder, rank))

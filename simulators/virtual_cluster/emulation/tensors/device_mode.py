@@ -19,6 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.memory import Parts
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.values.sizes import is_data_dependent
 from trainscout.simulators.virtual_cluster.traces.events import (
     OTHER,
     SETUP,
@@ -32,12 +35,9 @@ from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 from . import operations
 from .block_masks import computed_share, is_block_mask
 from .device_copies import DeviceCopies, copied_in_turn, is_on_device
-from .fake_tensors import Answers, meta_kernels, tensors_in, without_data, wrap
-from .memory import Parts
+from .fake import Answers, meta_kernels, tensors_in, without_data, wrap
 from .operations import Operation, as_argument, describe, spec_of
-from .rank_state import RankState
-from .sparse_tensors import SparseTensors
-from .values.sizes import is_data_dependent
+from .sparse import SparseTensors
 
 aten = torch.ops.aten
 _DEVICE, _META = torch.ops.prim.device.default, torch.device("meta")

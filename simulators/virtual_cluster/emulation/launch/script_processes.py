@@ -20,13 +20,13 @@ from torch.utils.data._utils import collate
 
 from trainscout.simulators.predictor.io.own_process import end_with_parent
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.gaps import gap_left
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.sink import Untimed
+from trainscout.simulators.virtual_cluster.emulation.tensors.device_mode import DeviceMode
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
-from .device_mode import DeviceMode
-from .gaps import gap_left
 from .programs import find_program, run_main, set_environment, trained_elsewhere
-from .rank_state import RankState
-from .sink import Untimed
 
 # Processes that a script starts, data-loader workers above all: hosts without a device, until they
 # ask for one.

@@ -15,10 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from .values.call import CANNOT
-from .values.defaults import FOLLOWED_ELEMENTS
-from .values.shadow import Grade
-from .values.values import Values
+from trainscout.simulators.virtual_cluster.emulation.values.call import CANNOT
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
+from trainscout.simulators.virtual_cluster.emulation.values.shadow import Grade
+from trainscout.simulators.virtual_cluster.emulation.values.values import Values
 
 
 def is_block_mask(argument: Any) -> bool:

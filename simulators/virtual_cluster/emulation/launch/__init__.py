@@ -1,0 +1,1 @@
+"""From a launch command to processes that each are an emulated rank."""

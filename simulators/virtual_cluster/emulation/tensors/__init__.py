@@ -1,0 +1,1 @@
+"""Tensors of the emulated device, and what torch does with them."""
