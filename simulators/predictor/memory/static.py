@@ -166,8 +166,9 @@ def static_of(job: Job, stage: Stage) -> Static:
     flat = bool(zero) and job.framework.flattens_gradients and gradient == weight
     bucket = gradient_bucket_bytes(job) if flat else 0
     comes = alone or (flat and recipe.pp == 1)
-    made = parameters.total if comes and job.num_micro_batches == 1 else 0
-    sums_whole = job.framework.sums_whole_grads and recipe.pp == 1 and job.num_micro_batches > 1
+    several = job.num_micro_batches > 1
+    made = parameters.total if comes and not several else 0
+    sums_whole = job.framework.sums_whole_grads and recipe.pp == 1 and several
     if zero == 3:
         # FSDP keeps the sharded parameters in fp32 (or in 16 bits, with no other copy; frozen ones
         # have none) and casts what it gathers: two layers, and the ends, which stay gathered. A
@@ -234,7 +235,8 @@ def static_of(job: Job, stage: Stage) -> Static:
         here * master_bytes(job) + moment_bytes(parameters, job),
         buckets=buckets,
         made=made,
-        late=bucket * (framework.gradient_bucket == "gradient"),
+        # ZeRO 1 reduces with the last micro-batch alone, and has the bucket from the first one on.
+        late=bucket * (framework.gradient_bucket == "gradient" and not (zero == 1 and several)),
         # Of gradients those of what is updated are left.
         updated=bucket + (kept_gradients - here) * gradient if flat else 0,
     )

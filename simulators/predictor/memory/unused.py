@@ -56,11 +56,18 @@ def cached_bytes(
 
 
 def pooled_bytes(job: Job, stage: Stage, static: Static, there: int) -> int:
-    """What FSDP2's shards of gradients add, which have places of a stream's own, at a peak where
-    passes have ``there`` bytes: all other places are those of the pass that takes most of them."""
-    if not (_gathers_apart(job) and job.recipe.pp == 1):
+    """What finds no place of other tensors, where a peak has ``there`` bytes of passes.
+
+    FSDP2's shards of gradients have places of a stream's own; DeepSpeed's bucket needs one where
+    it comes with gradients and is larger than the fp32 logits that went by then. All other places
+    are those of the pass that takes most of them.
+    """
+    apart = _gathers_apart(job)
+    late = static.late > 0 and not job.framework.expandable_segments
+    late = late and DEEPSPEED_BUCKET * parameter_bytes(job) > _fp32_logits(stage)
+    if not ((apart or late) and job.recipe.pp == 1):
         return 0
-    others = replace(static, made=0)
+    others = replace(static, made=0) if apart else replace(static, late=0)
     forward, backward = stage.chunks[0].held
     peaks = (others.peak(forward, backward=False), others.peak(backward, backward=True))
     kept = (0, stage.chunks[0].saved_bytes)
@@ -68,7 +75,7 @@ def pooled_bytes(job: Job, stage: Stage, static: Static, there: int) -> int:
     more = max(0, most - there)
     # Under ZeRO 2 gradients of a layer are among them, which lie elsewhere.
     shards = owned_parameters(stage.parameters, job) * 4
-    return min(more, shards) if job.recipe.zero_stage == 2 else more
+    return min(more, shards) if apart and job.recipe.zero_stage == 2 else more
 
 
 def flattened_bytes(job: Job, stage: Stage) -> int:
@@ -211,3 +218,9 @@ def _largest_gradient(stage: Stage) -> int:
     ops = (op for run in stage.runs for op in run.backward.ops)
     products = [op.m * op.n for op in ops if isinstance(op, Gemm) and op.layout == "NT"]
     return max(ends + products, default=0)
+
+
+def _fp32_logits(stage: Stage) -> int:
+    """Bytes of the fp32 copy of a stage's logits."""
+    moved = (op for run in stage.runs for op in run.forward.ops if isinstance(op, Streaming))
+    return int(max((op.bytes * 2 / 3 for op in moved if op.name == "logits_cast"), default=0))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulators.jobs import GPU, NODE, TINY, make_job
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION
 from trainscout.simulators.predictor.memory.static import Static, static_of
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
@@ -210,6 +211,8 @@ def test_units_at_both_ends_come_and_go_with_their_passes(
         (2, 1, 2, False, 3_498_211_840),
         # Activations' peak, before it.
         (2, 4, 1, False, 8_152_062_464),
+        # Where micro-batches wait to be reduced, it is beside later ones' activations, too.
+        (1, 4, 2, False, 9_901_831_168),
         # One bucket, always.
         (3, 1, 1, True, 4_211_510_784),
         (3, 4, 1, True, 9_342_463_488),
@@ -226,7 +229,24 @@ def test_deepspeed_holds_whole_buckets(zero_stage, micro_batch, count, overlaps,
     # Until version 0.18.3 it came before the backward pass.
     earlier = replace(job, framework=replace(job.framework, gradient_bucket="backward"))
     more = ReplaySimulator().without_error_bar(earlier).memory.peak_allocated_bytes - peak
-    assert (more > 0) == (zero_stage < 3)
+    assert (more > 0) == (zero_stage < 3 and (zero_stage, count) != (1, 2))
+
+
+@pytest.mark.parametrize(("micro_batch", "adds"), [(2, True), (4, False)])
+def test_a_bucket_that_logits_left_no_place_for_has_its_own(micro_batch, adds) -> None:
+    """DeepSpeed 0.19.8 reserves 7,077,888,000 bytes for two sequences: their logits are small."""
+    job = llama("deepspeed", 8, 1, micro_batch, 1, 2048, "none", "adam")
+    model = replace(
+        job.model, num_layers=6, ffn_hidden_size=5632, num_heads=16, num_query_groups=4
+    )
+    job = replace(job, model=model)
+    memory = ReplaySimulator().without_error_bar(job).memory
+    expands = replace(job, framework=replace(job.framework, expandable_segments=True))
+    less = ReplaySimulator().without_error_bar(expands).memory.peak_reserved_bytes
+    beside = memory.peak_reserved_bytes - less - int(memory.peak_allocated_bytes * FRAGMENTATION)
+    assert beside == pytest.approx(1e9 * adds, abs=2**22)
+    if adds:
+        assert memory.peak_reserved_bytes == pytest.approx(7_077_888_000, rel=0.03)
 
 
 def test_deepspeed_gathers_what_comes_next_and_no_more() -> None:
