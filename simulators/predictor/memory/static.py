@@ -219,7 +219,8 @@ def static_of(job: Job, stage: Stage) -> Static:
     buckets, framework = 0, job.framework
     in_ddp = replicated and not zero
     if in_ddp and framework.torch_wrappers:
-        buckets = parameters.total * gradient
+        # DDP is told to ignore experts that no other rank has.
+        buckets = (parameters.dense + parameters.expert * (job.expert_dp > 1)) * gradient
     elif framework.sums_16bit_grads and gradient > weight:
         buckets = parameters.total * (gradient + in_ddp * weight)
         made, gradient = parameters.total, weight

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulators.jobs import GPU, NODE, TINY, make_job
+from tests.simulators.jobs import GPU, MIXTRAL_8X7B, NODE, TINY, make_job
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION
 from trainscout.simulators.predictor.memory.static import Static, static_of
@@ -247,6 +247,14 @@ def test_a_bucket_that_logits_left_no_place_for_has_its_own(micro_batch, adds) -
     assert beside == pytest.approx(1e9 * adds, abs=2**22)
     if adds:
         assert memory.peak_reserved_bytes == pytest.approx(7_077_888_000, rel=0.03)
+
+
+def test_experts_that_no_other_rank_has_are_in_no_bucket() -> None:
+    facts = {"zero_stage": 0, "training": {"torch_wrappers": True}}
+    alone, shared = (make_job(MIXTRAL_8X7B, nodes=1, ep=ep, **facts) for ep in (8, 4))
+    held = [build_workload(job).stages[0].parameters for job in (alone, shared)]
+    buckets = [static_of(job, build_workload(job).stages[0]).buckets for job in (alone, shared)]
+    assert buckets == [held[0].dense * 4, held[1].total * 4]
 
 
 def test_deepspeed_gathers_what_comes_next_and_no_more() -> None:
