@@ -160,7 +160,7 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
     if cluster.oversubscription is not None:
         share /= cluster.oversubscription
     elif not cluster.network_validated:
-        share *= plugin.unvalidated_share
+        share *= plugin.unvalidated(cluster.nic_gbps)
     links = _links_to_members(ranks_per_node, gpu, cluster)
     per_link = tables.link_gbs(version, gpu)
     return Wiring(

@@ -23,7 +23,7 @@ def counted_share(cluster: Cluster) -> float:
     also where somebody says what the network gives."""
     if cluster.network_validated or cluster.num_nodes == 1 or cluster.num_gpus <= cluster.domain:
         return 1.0
-    return transport(cluster.fabric).unvalidated_share
+    return transport(cluster.fabric).unvalidated(cluster.nic_gbps)
 
 
 def on_slow_network(job: Job) -> Job | None:

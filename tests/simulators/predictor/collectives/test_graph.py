@@ -115,6 +115,13 @@ def test_half_is_counted_of_a_network_that_nobody_validated() -> None:
     assert rates[0] == rates[1]
 
 
+@pytest.mark.parametrize(("gbps", "share"), [(1.0, 1.0), (25.0, 1.0), (40.0, 0.625), (50.0, 0.5)])
+def test_a_slow_nic_is_no_network_s_fault(gbps: float, share: float) -> None:
+    unknown = replace(cluster(2, 8), oversubscription=None, nic_gbps=gbps)
+    wiring = wiring_of(group(8, 2), m.H100, unknown)
+    assert wiring.nic_share == pytest.approx(share)
+
+
 def test_an_nvl72_is_one_node_with_every_nic_of_its_rack() -> None:
     racks = cluster(36, 4, 4, 400, "2.27", domain=72)
     one, two = (wiring_of(group(72, count), m.B200, racks) for count in (1, 2))

@@ -41,6 +41,8 @@ PCIE = {"num_nodes": 1, "gpus_per_node": 16, "nvlink_domain": 1, "nvswitch": Fal
         ({"oversubscription": 2.0}, 1.0),
         ({"oversubscription": None}, 0.5),
         ({"oversubscription": None, "fabric": "omni_path"}, 1.0),
+        ({"oversubscription": None, "nic_gbps": 1.0}, 1.0),
+        ({"oversubscription": None, "nic_gbps": 25.0}, 1.0),
         ({"oversubscription": None, "nvlink_domain": 16}, 1.0),
         ({"oversubscription": None, **PCIE}, 1.0),
         ({"oversubscription": None, **ONE_NODE}, 0.5),
