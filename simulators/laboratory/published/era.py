@@ -13,6 +13,7 @@ from .rows import Row, given
 from .words import Statement
 
 _RELEASES = read_yaml(Path(__file__).with_name("frameworks.yaml"))["releases"]
+_PARTS = {"ear": 0.15, "mid": 0.5, "lat": 0.85}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 # From measuring to publishing.
 _WRITING = 0.3
@@ -141,4 +142,6 @@ def _month(year: int, month: int) -> float:
 def _date(text: str) -> float:
     if match := re.match(r"(\d{4})-(\d\d)", text):
         return _month(int(match[1]), int(match[2]))
+    if text[:3] in _PARTS:
+        return int(text[-4:]) + _PARTS[text[:3]]
     return _month(int(text[-4:]), _MONTHS.index(text[:3]) + 1)

@@ -19,6 +19,9 @@ def year(**cells):
     [
         ("Megatron-LM (Jan 2021)", 2021.0),
         ("Megatron-LM (2022)", 2022.5),
+        ("GPT-NeoX (DeepSpeed, early 2023)", 2023.15),
+        ("TorchTitan (late 2025)", 2025.85),
+        ("TorchTitan, mid-2024", 2024.5),
         ("NeMo 24.07", 2024.5),
         ("NeMo (MLPerf v4.1)", 2024.8),
         ("Megatron-LM (mcore r0.8.0)", 2024.5),
