@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,13 +41,17 @@ pytestmark = needs("megatron.core", "transformer_engine")
 
 Traced = Mapping[LayerSpec, TracedLayer]
 
+# Two domains, to each of which a token goes at most once.
+DEEPEP = make_job(MIXTRAL_8X7B, batch=8, ep=8, moe_dispatcher="deepep")
+DEEPEP = replace(DEEPEP, cluster=replace(DEEPEP.cluster, num_nodes=2, gpus_per_node=4))
+
 
 @pytest.fixture(scope="module")
 def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Traced:
     """The cases' layers, traced together."""
     deep = request.config.getoption("--hypothesis-profile") == "deep"
     cases = {case: job for case, job in CASES.items() if deep or not is_deep(case)}
-    return trace_cases(tmp_path_factory.mktemp("specs"), cases)
+    return trace_cases(tmp_path_factory.mktemp("specs"), cases | {"deepep": DEEPEP})
 
 
 def params(names: Iterable[str]) -> list[Any]:
@@ -121,13 +124,9 @@ def test_queries_keys_and_values_are_copied_as_often(case: str, traced: Traced) 
             assert launches == theirs_launches, one.name
 
 
-def test_deepep_moves_what_the_built_in_layers_move(tmp_path: Path) -> None:
-    # Two domains, to each of which a token goes at most once.
-    job = make_job(MIXTRAL_8X7B, batch=8, ep=8, moe_dispatcher="deepep")
-    job = replace(job, cluster=replace(job.cluster, num_nodes=2, gpus_per_node=4))
-    layers = trace_cases(tmp_path, {"mixtral": job})
+def test_deepep_moves_what_the_built_in_layers_move(traced: Traced) -> None:
     moved, products = [], []
-    for source in (build_workload(job), traced_workload(job, layers)):
+    for source in (build_workload(DEEPEP), traced_workload(DEEPEP, traced)):
         (run,) = (run for run in source.stages[0].chunks[0].runs if "moe" in run.forward.name)
         ops = [*run.forward.ops, *run.backward.ops]
         exchanges = [op for op in ops if isinstance(op, Collective) and op.kind == "all_to_all"]

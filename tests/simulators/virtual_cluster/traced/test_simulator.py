@@ -163,3 +163,9 @@ def test_without_the_extra_the_entry_point_names_what_to_install(
 
 def test_it_is_a_choice() -> None:
     assert "traced" in simulator_names()
+
+
+def test_answers_of_several_processes_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "ask", lambda gpu, share, node: [len(share), *share[1:]])
+    answers = recorder.ask_several(make_job(TINY).gpu, [1, 2, 3, 4, 5], 2)
+    assert list(answers) == [3, 2, 3, 2, 5]
