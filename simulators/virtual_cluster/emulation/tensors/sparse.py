@@ -401,9 +401,10 @@ class SparseTensors:
         """cuSPARSE's product of a sparse and a dense matrix: one launch, priced by its bytes."""
         from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
 
+        if left.layout not in _LAYOUTS:
+            # As PyTorch's _sparse_mm: cuSPARSE has the sparse matrix on the left alone.
+            return self._rule_mm(self._rule_coalesce(self._rule_t(right)), left.t()).t()
         if right.layout in _LAYOUTS:
-            if left.layout not in _LAYOUTS:
-                raise refusal("mm", "a product of a dense with a sparse matrix")
             (first, values), (second, others) = self._parts(left), self._parts(right)
             size, places = (left.shape[0], right.shape[1]), left.shape[0] * right.shape[1]
             # As many elements meet as in the mean, anywhere; the host waits for how many places.

@@ -48,6 +48,10 @@ layer = torch.ones(3, 4, device=device, requires_grad=True)
 for product in (torch.sparse.mm, torch.spmm):
     product(graph, layer).sum().backward()
     print("product", layer.grad.shape)
+rows = torch.ones(4, 2, device=device, requires_grad=True)
+made = torch.matmul(rows, graph)
+made.sum().backward()
+print("product of a dense one", made.shape, made.layout, rows.grad.shape)
 print("back", graph.t().coalesce().indices().tolist(), graph.cpu().coalesce().indices().tolist())
 by_rows = torch.sparse_csr_tensor(torch.arange(9, device=device), torch.arange(8, device=device),
                                   torch.ones(8, device=device), size=(8, 8))
