@@ -264,6 +264,11 @@ class Recorder:
         self.step, self.phase, self._optimizer_steps = place
 
     @property
+    def is_updated(self) -> bool:
+        """Between an optimizer's step and what comes next."""
+        return self.phase == events.OTHER and self._optimizer_steps > 0
+
+    @property
     def finished_steps(self) -> int:
         """Steps whose optimizer has run."""
         return self.step + (1 if self._optimizer_steps else 0)

@@ -101,6 +101,9 @@ class DeviceMode(TorchDispatchMode):
         self, func: Any, operation: Operation, types: Any, tensors: Any, args: Any, kwargs: Any
     ) -> Any:
         state = self.state
+        if state.recorder.is_updated and func is not aten.detach.default and _to_learn(tensors):
+            # The loss of a model whose own module nobody calls, as of a method that is no forward.
+            state.recorder.forward_begins()
         if operation.communicates:
             return state.functional(func, types, args, kwargs)
         device = kwargs.get("device")
@@ -301,6 +304,11 @@ class DeviceMode(TorchDispatchMode):
         return tuple(convert(value) for value in args), {
             name: convert(value) for name, value in kwargs.items()
         }
+
+
+def _to_learn(tensors: Any) -> bool:
+    """Is a parameter among them, and are gradients followed?"""
+    return torch.is_grad_enabled() and any(each.requires_grad and each.is_leaf for each in tensors)
 
 
 def _is_real(func: Any, operation: Operation, tensors: Any, args: Any, kwargs: Any) -> bool:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulators.virtual_cluster.emulation.sections import emulate_text
 from trainscout.simulators.virtual_cluster.emulation import ListSink
 from trainscout.simulators.virtual_cluster.emulation.recorder import EnoughStepsError, Recorder
 from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
 from trainscout.simulators.virtual_cluster.emulation.unknown_values import listed
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.events import FORWARD, Free, Header
 from trainscout.simulators.virtual_cluster.traces.files import (
     WRITE_LINES,
@@ -31,6 +33,33 @@ def test_a_stage_that_waits_for_another_step_is_ended_too(steps: int) -> None:
     with pytest.raises(EnoughStepsError):
         recorder.next_step_begins()
     assert recorder.has_enough
+
+
+def test_the_loss_of_a_model_that_nobody_calls_begins_a_step(tmp_path: Path) -> None:
+    text = """
+import torch
+table = torch.nn.Parameter(torch.randn(100, 64, device="cuda"))
+optimizer = torch.optim.SGD([table], lr=0.1)
+averaged = table.detach().clone()
+for step in range(5):
+    loss = torch.nn.functional.softplus(table @ table.t()).mean()
+    loss.backward()
+    optimizer.step()
+    averaged.lerp_(table.detach(), 0.1)
+    print("step", step)
+"""
+    run = emulate_text(tmp_path, "loss.py", text, "--world-size", "1", "--steps", "3")
+    assert [line for line in run.output.splitlines() if line.startswith("step ")][-1] == "step 2"
+    # What follows an update is of its own step.
+    steps: dict[str, list[tuple[str, int]]] = {}
+    phase, step = events.SETUP, 0
+    for event in run.trace.events:
+        if isinstance(event, events.Phase):
+            phase, step = event.phase, event.step
+        elif isinstance(event, events.Op) and phase != events.SETUP:
+            steps.setdefault(event.name, []).append((phase, step))
+    assert steps["aten.softplus.default"] == [(FORWARD, 1), (FORWARD, 2)]
+    assert steps["aten.lerp_.Scalar"] == [(events.OTHER, step) for step in range(3)]
 
 
 def test_what_the_end_of_the_process_frees_is_in_no_trace(tmp_path: Path) -> None:
