@@ -82,11 +82,13 @@ def local_peer_gbs(channels: int, wiring: Wiring) -> float:
     return min(channels * wiring.architecture.collectives.local_channel_gbs, wiring.link_gbs)
 
 
-def net_peer_gbs(wiring: Wiring) -> float:
-    """Speed of one transfer to a peer on another node."""
+def net_peer_gbs(wiring: Wiring, own_share: float = 1.0) -> float:
+    """Speed of one transfer to a peer on another node, whose NICs carry ``own_share`` times what
+    they do where all ranks of the node send at once."""
     per_peer = channels_per_net_peer(wiring)
     channels_gbs = _NET_CHANNELS_GBS.get(per_peer, max(_NET_CHANNELS_GBS.values()))
-    return min(channels_gbs, wiring.nics_gbs / wiring.ranks_per_node * NIC_EFFICIENCY)
+    nic_gbs = own_share * wiring.nics_gbs / wiring.ranks_per_node
+    return min(channels_gbs, nic_gbs * NIC_EFFICIENCY)
 
 
 def all_to_all_channels(size_bytes: int, wiring: Wiring) -> int:

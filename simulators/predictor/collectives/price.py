@@ -325,22 +325,34 @@ def price_send_recv(
         return _FREE
     wiring = wiring_of(communicator, gpu, cluster)
     if crosses_nodes and cluster.num_nodes > 1 and wiring.multi_node:
-        return _send_between_nodes(size_bytes, wiring)
+        return _send_between_nodes(size_bytes, wiring, _own_share(wiring, cluster))
     # Outside the NVLink domain but in the same server: two islands, over PCIe.
     members = (1, 2) if crosses_nodes else (2, 1)
     pair = Communicator(communicator.name, 2, *members, servers=1)
     return _send_inside_node(size_bytes, communicator.size, wiring_of(pair, gpu, cluster))
 
 
-def _send_between_nodes(size_bytes: int, wiring: Wiring) -> CollectivePrice:
+def _own_share(wiring: Wiring, cluster: Cluster) -> float:
+    """How much more NICs carry for a rank that sends to the next node than if all of its node did.
+
+    One rank of each pipeline (or ring) in a node sends out at a time. Those of several lie side by
+    side and share the NICs next to them.
+    """
+    senders = max(cluster.domain, cluster.gpus_per_node) // wiring.ranks_per_node
+    nics = senders * min(1.0, cluster.nics_per_node / cluster.gpus_per_node)
+    return math.ceil(nics) / nics
+
+
+def _send_between_nodes(size_bytes: int, wiring: Wiring, own_share: float) -> CollectivePrice:
     node = node_coefficients(_hardware(wiring), "alltoall", "simple")
     net = net_coefficients(wiring.fabric, "alltoall", "simple")
     latency_us = node.terms["launch"] + net.terms["net_start"] + net.terms["net_peer"]
-    time_us = latency_us + size_bytes / (1e3 * p2p.net_peer_gbs(wiring))
+    time_us = latency_us + size_bytes / (1e3 * p2p.net_peer_gbs(wiring, own_share))
     channels = p2p.channels_per_net_peer(wiring)
-    traffic = _Traffic(0.0, float(size_bytes), 4.0 * size_bytes)
+    traffic = _Traffic(0.0, 0.0, 4.0 * size_bytes)
     fitted = wiring.fabric == p2p.MEASURED_FABRIC and not wiring.unfitted
-    return _price(time_us, traffic, channels, "p2p", "simple", fitted, wiring)
+    price = _price(time_us, traffic, channels, "p2p", "simple", fitted, wiring)
+    return replace(price, nic_bytes=float(size_bytes))
 
 
 def _send_inside_node(size_bytes: int, ranks: int, wiring: Wiring) -> CollectivePrice:

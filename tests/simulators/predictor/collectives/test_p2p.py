@@ -137,3 +137,16 @@ def test_a_pair_by_itself_has_the_channels_that_many_ranks_share() -> None:
     )
     assert (shared.channels, alone.channels) == (1, 2)
     assert shared.seconds > 1.5 * alone.seconds
+
+
+@pytest.mark.parametrize(("nics", "gain"), [(1, 4.0), (2, 2.0), (4, 1.0), (8, 1.0)])
+def test_one_stage_of_a_node_sends_out_of_it(nics: int, gain: float) -> None:
+    """Four stages a node: two GPUs of eight send, over the NICs next to them; of one each, eight."""
+    machine = cluster(2, 8, nics, 100)
+    stages = Communicator("pp", 8, 4, 2, siblings=2)
+    one_each = Communicator("pp", 2, 1, 2, siblings=8)
+    taken_s, of_all_s = (
+        price_send_recv(512 * MIB, True, members, m.H100, machine).seconds
+        for members in (stages, one_each)
+    )
+    assert of_all_s / taken_s == pytest.approx(gain, rel=0.02)
