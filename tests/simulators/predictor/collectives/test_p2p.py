@@ -141,7 +141,7 @@ def test_a_pair_by_itself_has_the_channels_that_many_ranks_share() -> None:
 
 @pytest.mark.parametrize(("nics", "gain"), [(1, 4.0), (2, 2.0), (4, 1.0), (8, 1.0)])
 def test_one_stage_of_a_node_sends_out_of_it(nics: int, gain: float) -> None:
-    """Four stages a node: two GPUs of eight send, over the NICs next to them; of one each, eight."""
+    """Of four stages in a node two of its eight GPUs send, over NICs next to them; of one, all."""
     machine = cluster(2, 8, nics, 100)
     stages = Communicator("pp", 8, 4, 2, siblings=2)
     one_each = Communicator("pp", 2, 1, 2, siblings=8)
