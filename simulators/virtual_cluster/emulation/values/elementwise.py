@@ -203,6 +203,9 @@ def _as_categories(
     """What the categories became, when that is whole numbers again: ``expert // per_rank``."""
     if dtype is torch.bool:
         return None
+    # What a rank does not own comes before its own: ``expert - first_of_rank``.
+    possible = (values >= 0) | (shares > 0)
+    values, shares = values[possible], shares[possible]
     whole = values.to(torch.int64)
     if bool((whole < 0).any()) or bool((whole != values).any()) or int(whole.max()) >= (1 << 16):
         return None

@@ -408,12 +408,13 @@ def _reduced(shadow: Shadow | None, exchange: Exchange) -> Shadow | None:
 def _pieces(
     inputs: Sequence[Pair], shadows: Sequence[Shadow | None], exchange: Exchange
 ) -> Sequence[Shadow | None]:
-    """The part for each member: one tensor each, or equal parts of one."""
+    """The part for each member: one tensor each, or equal parts of one. Of choices in parts of
+    sizes that the script says, each member is sent those that it owns."""
     if len(shadows) == exchange.size:
         return shadows
-    (tensor, _), shadow = inputs[0], shadows[0]
+    (tensor, _), shadow, members = inputs[0], shadows[0], range(exchange.size)
     if isinstance(shadow, Categories):
-        return [shadow] * exchange.size
+        return [shadow if exchange.even else shadow.owned(at, exchange.size) for at in members]
     if not isinstance(shadow, Known) or not tensor.dim() or tensor.shape[0] % exchange.size:
         return [None] * exchange.size
     if shadow.value.shape[0] == 1:

@@ -118,6 +118,17 @@ class Categories:
         )
         return Categories(self.number + 1, shares, self.nested, lowest=-1)
 
+    def owned(self, position: int, size: int) -> Categories:
+        """Those of one of ``size`` ranks that each own equally many neighbours, as of experts; all
+        where they cannot be dealt out so."""
+        each, rest = divmod(self.number, size)
+        shares = self.all_shares().clone()
+        shares[: position * each] = 0
+        shares = shares[: (position + 1) * each]
+        if rest or self.lowest or not float(shares.sum()):
+            return self
+        return Categories(len(shares), shares / shares.sum(), self.nested)
+
     def counts(self, elements: int) -> torch.Tensor:
         """How many of ``elements`` are of each category, (number,) int64. Fewer elements than
         categories lie where equal parts of all shares have their middles: the first few would be

@@ -119,6 +119,21 @@ def test_what_ranks_send_is_what_the_others_receive(
     assert all(sum(splits) == tokens * top_k for splits in sent)
 
 
+@pytest.mark.parametrize("position", [0, 1, 3])
+def test_choices_that_go_to_their_owners_are_of_what_each_owns(position: int) -> None:
+    """Numbers of experts sent beside their tokens, and counted as the owner counts its own."""
+    rank = FakeRank(Values(HOT))
+    with rank:
+        chosen = torch.topk(rank.unknown(1024, 64), 2, dim=1)[1].reshape(-1)
+        loads = rank.read(torch.bincount(chosen, minlength=64))
+        own = loads[16 * position : 16 * (position + 1)]
+        got = rank.unknown(sum(own), 1)
+        exchange = Exchange("all_to_all", "ep", 0, position, 4, even=False)
+        rank.values.communicate(exchange, [chosen.float().unsqueeze(-1)], [got])
+        numbers = got.squeeze(-1).long() - 16 * position
+        assert rank.read(torch.bincount(numbers, minlength=16)) == own
+
+
 def test_selected_tokens_are_as_many_as_the_mask_has_ones() -> None:
     rank = FakeRank(Values(HOT))
     with rank:
