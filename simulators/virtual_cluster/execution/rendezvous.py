@@ -17,6 +17,7 @@ from trainscout.simulators.virtual_cluster.traces.collate.collated import Collat
 from trainscout.simulators.virtual_cluster.traces.collate.placement import Family
 from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint
 from trainscout.simulators.virtual_cluster.walk.communicators import (
+    UNNAMED,
     communicator_of,
     levels_crossed,
     narrowed,
@@ -150,6 +151,18 @@ class JobRendezvous:
     def unmatched_transfers(self) -> int:
         """Sends nobody receives and receives of what nobody sends, in what is played."""
         return sum(each.call.kind == SEND_RECV and bool(each.missing) for each in self._table)
+
+    @property
+    def unnamed_groups(self) -> int:
+        """Process groups that the script gave no description, of what is played."""
+        named = {rank: self.job.group_names(rank) for rank, _ in self._groups}
+        return len(
+            {
+                group.key
+                for (rank, name), group in self._groups.items()
+                if named[rank][name].description == UNNAMED
+            }
+        )
 
     def _crossed(self, rank: int, event: PointToPoint) -> int:
         """How far from this peer any rank that this one stands for is: what follows waits for the

@@ -21,6 +21,8 @@ _PARTS = (
 )
 # What serves none of them: gradient norms over a model replica, tied embeddings, the whole world.
 _OTHER_PART = "dp_communication"
+# What PyTorch calls a group that is made without ``group_desc``.
+UNNAMED = "undefined"
 
 
 def part_of(description: str) -> str:

@@ -369,6 +369,17 @@ def test_a_stage_alone_that_waits_for_itself_wants_the_others_traced() -> None:
         play(script)
 
 
+@pytest.mark.parametrize(("name", "said"), [("undefined", True), (TP, False)])
+def test_whose_communication_nobody_can_tell_is_said(name: str, said: bool) -> None:
+    scripts = [Script(rank, 2) for rank in range(2)]
+    for script in scripts:
+        script.group(name, 0, 1)
+        script.collective(name, MIB)
+        script.synchronise()
+    stated = "groups: 1 without a name, shown as dp communication whatever they are for"
+    assert (stated in play(*scripts).assumptions) is said
+
+
 def test_the_same_traces_give_the_same_answer() -> None:
     first, second = (play(*pipeline(4, 6)) for _ in range(2))
     assert first.step_time_s == second.step_time_s
