@@ -1,7 +1,9 @@
 """Layers that Megatron-Core 0.16 has beside attention and an MLP or experts, written and read.
 
 ``--hybrid-override-pattern`` has a letter for each half of a layer: ``M`` (Mamba-2), ``*``
-(attention), ``-`` (MLP), ``E`` (experts). ``--window-size`` is of the layers that
+(attention), ``-`` (MLP), ``E`` (experts). Since 0.17 it is ``--hybrid-layer-pattern``, in which
+``|`` ends a chunk of a stage and ``/`` the layers before those that predict further tokens.
+``--window-size`` is of the layers that
 ``--window-attn-skip-freq`` lists, and ``--softmax-type learnable`` gives all heads a sink.
 """
 
@@ -144,17 +146,28 @@ def unsupported(job: Job) -> tuple[str, ...]:
     return (f"scans in chunks of {ssm.chunk} tokens (its are of {_CHUNK})",)
 
 
+def read_chunks(options: Options) -> list[str]:
+    """Letters of each chunk of a pipeline, all in one where the pattern has no bounds; none where
+    no letters say the layers."""
+    text = options.text(PATTERN)
+    if text is None:
+        return []
+    return text.partition("/")[0].split("|")
+
+
 def read_layers(options: Options, hidden: int, layers: int, experts: bool) -> dict[str, Any]:
     """Fields of a model that the arguments say of its layers.
 
     Raises:
         InputError: for a pattern that Megatron would refuse.
     """
-    text = options.text(PATTERN)
-    if text is not None:
+    text = "".join(read_chunks(options))
+    if text:
         if not re.fullmatch(r"[M*E-]+", text) or len(text) != layers:
             problem = f"does not say what each of {layers} layers is"
-            raise InputError(PATTERN, text, problem, "a letter of M*-E a layer")
+            raise InputError(options.written(PATTERN), text, problem, "a letter of M*-E a layer")
+        if "/" in (whole := options.text(PATTERN) or ""):
+            options.assume(f"{options.written(PATTERN)} {whole}", "no further tokens are predicted")
         dim = options.whole("--mamba-head-dim") or 64
         ssm = Mamba2(
             options.whole("--mamba-num-heads") or 2 * hidden // dim,

@@ -16,7 +16,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.hub_names import shipped_model
 from trainscout.reports.dialects.environment import read_environment, segments_of
 from trainscout.reports.dialects.megatron_core import FP8, QUANTISED_PARAMETERS
-from trainscout.reports.dialects.megatron_hybrid import read_layers
+from trainscout.reports.dialects.megatron_hybrid import PATTERN, read_chunks, read_layers
 from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
 from trainscout.reports.dialects.megatron_lm import ARGUMENTS, CLAMP, OFFLOAD, SHARDING, TITLE
 from trainscout.reports.dialects.megatron_zero_bubble import read_schedule
@@ -31,8 +31,9 @@ from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.training import Training
 
 _KNOWN = Path(__file__).parent / "megatron_arguments.yaml"
-# What arguments of old are called now, and the value that they stand for.
-_OLDER = {
+# What arguments of other releases are called here, and the value that they stand for.
+_OTHERWISE = {
+    "--hybrid-layer-pattern": (PATTERN, None),
     "--encoder-num-layers": ("--num-layers", None),
     "--encoder-seq-length": ("--seq-length", None),
     "--use-rotary-position-embeddings": ("--position-embedding-type", "rope"),
@@ -59,9 +60,10 @@ class MegatronReader:
     software: str | None = None
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.options = Options(words, _OLDER)
+        self.options = Options(words, _OTHERWISE)
         self.environment = environment
-        self._layers = self.options.whole("--num-layers")
+        letters = sum(map(len, read_chunks(self.options)))
+        self._layers = self.options.whole("--num-layers") or letters or None
         self._length = self.options.whole("--seq-length")
         self.whole = self._layers is not None
         if not self.whole:
@@ -107,6 +109,7 @@ class MegatronReader:
         fields |= {
             "name": base.name,
             "source": base.source,
+            "num_layers": self._layers,
             "sequence_length": length or base.sequence_length,
             "moe": self._experts(fields["ffn_hidden_size"], None if layered else self._layers),
             "mla": Mla(**read(ARGUMENTS, "model.mla", options)) if latent else None,
@@ -235,6 +238,11 @@ class MegatronReader:
         chunks = options.whole("--num-virtual-stages-per-pipeline-rank")
         if text is not None:
             return read_layout(options, text, model, pp)
+        if len(lettered := read_chunks(options)) > 1:
+            if len(lettered) % pp or len({*map(len, lettered)}) > 1:
+                problem = f"does not deal its layers out evenly over {pp} stages"
+                raise InputError(options.written(PATTERN), "|".join(lettered), problem)
+            return {"vpp": len(lettered) // pp}
         if per_chunk is None or chunks is not None:
             return {"vpp": chunks or 1}
         layers = model.num_layers

@@ -117,6 +117,27 @@ def test_what_no_argument_of_megatron_lm_says_is_not_written(field: dict[str, ob
     assert set(model.special_parts) <= {each.removeprefix("model: ") for each in launch.impossible}
 
 
+@pytest.mark.parametrize(
+    ("pattern", "vpp"), [("MEM*MEM*", 1), ("ME|M*|ME|M*", 2), ("MEM*|MEM*/*E/*E", 1)]
+)
+def test_letters_of_later_releases_say_layers_chunks_and_further_tokens(
+    pattern: str, vpp: int, tmp_path: Path
+) -> None:
+    """Megatron-LM core 0.18, whose launch has no --num-layers."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun --nproc-per-node 8 pretrain_hybrid.py --hidden-size 64 --num-experts 8 "
+        "--num-attention-heads 4 --micro-batch-size 1 --global-batch-size 8 --seq-length 64 "
+        f"--bf16 --pipeline-model-parallel-size 2 --hybrid-layer-pattern '{pattern}'\n"
+    )
+    launch = read_launch(str(script), BASE, (), plain_model, framework)
+    model = launch.question.model
+    assert (megatron_hybrid.letters(model), model.num_layers) == ("MEM*MEM*", 8)
+    assert launch.recipe.vpp == vpp
+    said = any("further tokens" in instead for _, instead in launch.reading.not_modelled)
+    assert said is ("/" in pattern)
+
+
 @pytest.mark.parametrize("arguments", ["--hybrid-override-pattern MX*", "--window-size wide"])
 def test_patterns_that_megatron_refuses_are_refused(arguments: str, tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
