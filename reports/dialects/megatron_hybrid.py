@@ -167,7 +167,8 @@ def read_layers(options: Options, hidden: int, layers: int, experts: bool) -> di
             problem = f"does not say what each of {layers} layers is"
             raise InputError(options.written(PATTERN), text, problem, "a letter of M*-E a layer")
         if "/" in (whole := options.text(PATTERN) or ""):
-            options.assume(f"{options.written(PATTERN)} {whole}", "no further tokens are predicted")
+            argument = f"{options.written(PATTERN)} {whole}"
+            options.assume(argument, "no further tokens are predicted")
         dim = options.whole("--mamba-head-dim") or 64
         ssm = Mamba2(
             options.whole("--mamba-num-heads") or 2 * hidden // dim,

@@ -312,7 +312,8 @@ def _assumptions(
         count = rendezvous.unmatched_transfers
         assumed.append(f"{count} sends or receives have no other side and wait for nobody")
     if count := rendezvous.unnamed_groups:
-        assumed.append(f"groups: {count} without a name, shown as dp communication whatever they are for")
+        shown = "shown as dp communication whatever they are for"
+        assumed.append(f"groups: {count} without a name, {shown}")
     if added:
         assumed.append(f"{added:,} dependencies by rules of your own")
     if network is not None:
