@@ -106,6 +106,9 @@ class DeviceMode(TorchDispatchMode):
             state.recorder.forward_begins()
         if operation.communicates:
             return state.functional(func, types, args, kwargs)
+        if operation.body is not None and operations.names_group(args, kwargs):
+            with self:
+                return operation.body(*args, **kwargs)
         device = kwargs.get("device")
         if device is not None and device.type == "cuda" and device.index is None:
             kwargs["device"] = torch.device("cuda", state.shim.device())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed import distributed_c10d
 
 from trainscout.simulators.virtual_cluster.emulation.cuda.kernels import KERNELS_OF_CUDA
 from trainscout.simulators.virtual_cluster.emulation.memory import (
@@ -67,7 +70,8 @@ class Operation:
     writes, or nothing; FRESH returns new memory; RESHAPES changes an argument's size or strides in
     place; ALLOCATES makes memory without writing it; COMPOSITE is made of others. ``as_large``: it
     asks its arguments for their sizes alone. ``written`` are positions and names of the arguments
-    it writes; ``returned`` are, for WRITE, those it returns.
+    it writes; ``returned`` are, for WRITE, those it returns. ``body``: of one in Python
+    that may communicate.
     """
 
     name: str
@@ -89,6 +93,7 @@ class Operation:
     own_kernel: bool
     launches: bool
     reads: str | None
+    body: Callable[..., Any] | None
 
 
 # By identity, which costs less than a hash; kept, so that none takes another's place.
@@ -159,7 +164,21 @@ def _describe(func: Any) -> Operation:
         own_kernel=is_kernel_of_its_own(str(func)),
         launches=kind in (WRITE, FRESH),
         reads=_READS.get(func),
+        body=_body(func),
     )
+
+
+def _body(func: Any) -> Callable[..., Any] | None:
+    """The Python of a custom operation that may take the name of a process group."""
+    made = OPDEFS.get(func._schema.name)
+    texts = any(str(argument.type) == "str" for argument in func._schema.arguments)
+    return made._init_fn if made is not None and texts else None
+
+
+def names_group(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether one of the arguments is the name of a process group."""
+    names = distributed_c10d._world.pg_names.values()
+    return any(isinstance(each, str) and each in names for each in (*args, *kwargs.values()))
 
 
 def chosen(

@@ -229,3 +229,27 @@ def test_an_optimizer_on_the_host_moves_its_memory(
     assert "no optimizer step launched" not in run.output
     (*_, last) = (each for each in run.trace.events if isinstance(each, events.HostWork))
     assert last.bytes == pytest.approx(bytes_each * 4096**2 / 8, rel=1e-6)
+
+
+GATHERED = """
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor.experimental._context_parallel import flex_cp_allgather
+
+dist.init_process_group("nccl")
+k, v = (torch.ones(1, 2, 8, 64, device="cuda", requires_grad=True) for _ in range(2))
+whole = flex_cp_allgather(k, v, 2, dist.group.WORLD.group_name)
+assert whole[0].shape == (1, 2, 8 * dist.get_world_size(), 64)
+(whole[0].sum() + whole[1].sum()).backward()
+assert k.grad.shape == k.shape
+"""
+
+
+def test_a_custom_operation_of_a_group_communicates_as_its_python_does(tmp_path: Path) -> None:
+    """As context parallelism of FlexAttention, which was a kernel of its own and no exchange."""
+    run = emulate_text(tmp_path, "gathered.py", GATHERED, "--world-size", 4, "--rank", 1)
+    assert run.code == 0, run.output
+    found = [each for each in run.trace.events if isinstance(each, events.Collective)]
+    moved = [(each.kind, each.bytes_in) for each in found if each.kind != "barrier"]
+    share = 2 * 8 * 64 * 4
+    assert moved == [("all_gather", share)] * 2 + [("reduce_scatter", 4 * share)] * 2
