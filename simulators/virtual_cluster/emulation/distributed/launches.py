@@ -196,6 +196,15 @@ class Launches:
                         shares[at] = shares[at] if found[at][0] else [part.value]
                 shares *= self.size if rooted else 1
                 fill(outputs, combine(kind, shares, self.position, root, reduction))
+                self._assumed(kind, outputs, sum(not known for known, _ in found))
+
+    def _assumed(self, kind: str, outputs: Tensors, absent: int) -> None:
+        """Report what hosts get of members of which ``absent`` did not run."""
+        recorder = self._state.recorder
+        if absent and not self._state.peers_agree:
+            value = tuple(torch.cat([each.flatten()[:4] for each in outputs[:4]]).tolist())
+            hint = f"{absent} ranks did not run here; taken for what this one holds"
+            recorder.assumed(f"{kind} between hosts", value, hint)
 
     def _between_two_hosts(self, kind: str, tensor: torch.Tensor, peer: int) -> HostWork:
         state = self._state

@@ -88,6 +88,7 @@ starts("device, host, device", gathered(mine.cuda()))
 starts("host, device", gathered(whole.chunk(world, 1)[rank].contiguous().pin_memory().cuda()))
 starts("expanded", gathered(whole.expand(4, -1).chunk(world, 1)[rank].cuda()[:1].clone()))
 starts("hosts", gathered(mine))
+dist.all_reduce(torch.tensor([2]), group=hosts)
 objects = [None] * world
 dist.all_gather_object(objects, {"positions": mine, "number": 3})
 starts("objects", [each["positions"] for each in objects])
@@ -101,3 +102,6 @@ def test_positions_are_those_of_one_sequence_wherever_its_shards_went(tmp_path: 
     for where in ("device, host, device", "host, device", "hosts", "objects"):
         assert f"{where} 1\n" in ran.output
     assert "its own 8\n" in ran.output
+    # Others give what this rank holds, as is said.
+    assert "1 x all_reduce between hosts = (16,) (expected)" in ran.output
+    assert "7 ranks did not run here" in ran.output
