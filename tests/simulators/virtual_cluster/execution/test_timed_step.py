@@ -202,6 +202,18 @@ def test_steps_that_differ_in_length_are_said(sizes: tuple[int, ...], step: int 
     )
 
 
+def test_an_evaluation_after_each_update_is_no_longer_text() -> None:
+    # That after the last is of no step, that of the first belongs to the second.
+    script = alone()
+    for number in range(3):
+        script.step(number)
+        for _ in range(3 if number else 1):
+            script.gemm(BIG)
+        script.step(number, "optimizer")
+        script.gemm(SMALL)
+    assert not any("times as many elements" in each for each in play(script).assumptions)
+
+
 def test_an_evaluation_that_ends_the_script_is_no_step() -> None:
     script = steps(3)
     script.step(3)
