@@ -130,6 +130,8 @@ class Recorder:
         # Shorter gaps are carried over to the next event.
         self.shortest_gap_ns: float = 1000
         self._left = threading.local()
+        # The thread that last began a forward pass.
+        self._host: int | None = None
         self._optimizer_steps = 0
         # The script was ended, or is to end, because it has run all steps that were asked for.
         self.has_enough = False
@@ -153,6 +155,8 @@ class Recorder:
 
     def enter(self) -> None:
         """The emulator begins to work: what passed on this thread since was the script's."""
+        if self.is_beside():
+            return
         left = getattr(self._left, "ns", None)
         if left is not None:
             self._gap_ns += _thread_time_ns() - left
@@ -163,6 +167,14 @@ class Recorder:
             if self.backward is not None:
                 self.backward.close()
             self.enter_phase(events.OTHER)
+
+    def is_beside(self) -> bool:
+        """Whether this is a thread that the script started beside the one that trains, as to write
+        a checkpoint: what it does takes none of the host's time."""
+        if self._host in (None, threading.get_ident()) or self._graph_task() != -1:
+            return False
+        # Those of torch's autograd, which Python knows as dummies, work while the host waits.
+        return not isinstance(threading.current_thread(), threading._DummyThread)
 
     def leave(self) -> None:
         """Control returns to the script."""
@@ -188,6 +200,8 @@ class Recorder:
 
     def emit(self, event: events.Event) -> None:
         """Hand an event on, after the host time before it."""
+        if isinstance(event, events.Synchronise) and self.is_beside():
+            return
         if self._gap_ns >= self.shortest_gap_ns:
             gap_s, self._gap_ns = self._gap_ns * 1e-9, 0
             self.sink.emit(events.HostGap(gap_s))
@@ -234,6 +248,7 @@ class Recorder:
     def forward_begins(self) -> None:
         """A module is called from outside of any."""
         if self._graph_task() == -1:
+            self._host = threading.get_ident()
             if self.backward is not None:
                 self.backward.close()
             self.enter_phase(events.FORWARD)

@@ -267,7 +267,7 @@ class DeviceMode(TorchDispatchMode):
         if operation.as_large:
             read.clear()
         if not (written or read):
-            if state.recorder.phase != SETUP:
+            if state.recorder.phase != SETUP and not state.recorder.is_beside():
                 state.recorder.host_bytes += _host_bytes(operation.name, inputs, results)
             return
         # What an operation returns of what it writes is among the results already.

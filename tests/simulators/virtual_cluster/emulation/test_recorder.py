@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,14 @@ from trainscout.simulators.virtual_cluster.emulation.recorder import EnoughSteps
 from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
 from trainscout.simulators.virtual_cluster.emulation.unknown_values import listed
 from trainscout.simulators.virtual_cluster.traces import events
-from trainscout.simulators.virtual_cluster.traces.events import FORWARD, Free, Header
+from trainscout.simulators.virtual_cluster.traces.events import (
+    BACKWARD,
+    FORWARD,
+    Free,
+    Header,
+    Phase,
+    Synchronise,
+)
 from trainscout.simulators.virtual_cluster.traces.files import (
     WRITE_LINES,
     TraceWriter,
@@ -60,6 +68,30 @@ for step in range(5):
             steps.setdefault(event.name, []).append((phase, step))
     assert steps["aten.softplus.default"] == [(FORWARD, 1), (FORWARD, 2)]
     assert steps["aten.lerp_.Scalar"] == [(events.OTHER, step) for step in range(3)]
+
+
+def test_a_thread_beside_the_one_that_trains_makes_nobody_wait() -> None:
+    # As one that writes a checkpoint: when it waits is chance, in what phase too.
+    sink = ListSink()
+    tasks = threading.local()
+    recorder = Recorder(sink, (), lambda: getattr(tasks, "number", -1))
+    waited = Synchronise("device", None)
+    recorder.emit(waited)
+    recorder.forward_begins()
+    tasks.number = 3
+    recorder.enter()
+
+    def beside() -> None:
+        recorder.enter()
+        recorder.emit(waited)
+        recorder.leave()
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    thread.join()
+    recorder.emit(waited)
+    found = [event for event in sink.events if isinstance(event, Phase | Synchronise)]
+    assert found == [waited, Phase(FORWARD, 0), Phase(BACKWARD, 0), waited]
 
 
 def test_what_the_end_of_the_process_frees_is_in_no_trace(tmp_path: Path) -> None:
