@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from trainscout.simulators.virtual_cluster.emulation.unknown_values import Unknown, listed
 from trainscout.simulators.virtual_cluster.traces.chrome import chrome_file
 
@@ -18,6 +20,8 @@ from .simulation import Simulation
 from .tasks import Step
 
 _GIB = 2**30
+# Two updates that do the same differ by what ranks wait for each other.
+_ALIKE = 0.02
 # Room for every column where output is no terminal.
 _TABLE_WIDTH = 110
 
@@ -54,6 +58,16 @@ def step_times(steps: Sequence[Step]) -> list[StepTimes]:
     return found
 
 
+def updates_that_repeat(seconds: Sequence[float]) -> int:
+    """After how many updates a rank's take as long again, the first, which also sets up, left out:
+    1 where all are alike, 0 where they repeat nothing that was run twice."""
+    later = np.array(seconds[1:])
+    for every in range(1, len(later) // 2 + 1):
+        if np.allclose(later[every:], later[:-every], rtol=_ALIKE):
+            return every
+    return 0
+
+
 def _own(figures: Figures) -> tuple[str, ...]:
     return (
         f"{figures.peak_allocated_bytes / _GIB:.2f}",
@@ -86,6 +100,14 @@ def show_report(simulation: Simulation, measured: Measured) -> None:
             *(() if figures is None else _own(figures)),
         )
     console.print(table)
+    slowest = max((step_times(host.steps) for host in simulation.hosts.values()), key=_total_s)
+    every = updates_that_repeat([step.seconds for step in slowest])
+    if every > 1:
+        together_ms = 1e3 * _total_s(slowest[-every:])
+        console.print(
+            f"every {every} updates of parameters repeat: {together_ms:,.3f} ms together, "
+            f"{together_ms / every:,.3f} ms in the mean"
+        )
     show_unknown(measured.unknown)
     ranks_cpu_s = sum(figures.cpu_s for figures in measured.figures.values())
     console.print(
@@ -93,6 +115,10 @@ def show_report(simulation: Simulation, measured: Measured) -> None:
         f"{measured.wall_s:.1f} s: {ranks_cpu_s:.1f} CPU s of ranks, "
         f"{measured.simulation_cpu_s:.1f} of the simulation"
     )
+
+
+def _total_s(steps: Sequence[StepTimes]) -> float:
+    return sum(step.seconds for step in steps)
 
 
 def show_unknown(values: Sequence[Unknown]) -> None:

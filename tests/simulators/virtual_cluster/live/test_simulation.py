@@ -22,7 +22,7 @@ from tests.simulators.virtual_cluster.live.scripts import (
 )
 from trainscout.simulators.virtual_cluster.live.host import FORGET_EVERY
 from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Sleep
-from trainscout.simulators.virtual_cluster.live.report import step_times
+from trainscout.simulators.virtual_cluster.live.report import step_times, updates_that_repeat
 from trainscout.simulators.virtual_cluster.live.simulation import DeadlockError
 from trainscout.simulators.virtual_cluster.live.tasks import Task
 from trainscout.simulators.virtual_cluster.traces.events import (
@@ -313,3 +313,21 @@ def test_streams_that_wait_for_each_other_by_turns_wait_for_no_task_twice():
     assert clocks(simulation)[0] == pytest.approx(2e-3, rel=0.2)
     # More of them by half with each turn else, until live stood still.
     assert Lane("stream", [1], [2, 1, 2]).frontier == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "every"),
+    [
+        # Sampled text before the first of two updates, weights averaged after every third.
+        ((9, 5, 20, 5, 20.1, 5), 2),
+        ((9, 1, 5, 1, 1, 5, 1), 3),
+        ((5, 1, 1, 5, 1, 1, 5), 3),
+        ((9, 2, 2, 2.01), 1),
+        ((9, 1, 5, 1), 0),
+        ((9, 1, 1, 5), 0),
+        ((9, 2), 0),
+        ((), 0),
+    ],
+)
+def test_updates_that_repeat_a_pattern_are_found(seconds: tuple[float, ...], every: int) -> None:
+    assert updates_that_repeat(seconds) == every
