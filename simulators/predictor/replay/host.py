@@ -25,9 +25,22 @@ COPY_EFFICIENCY = 0.85
 UPDATE_EFFICIENCY = 0.43
 
 
-def copy_s(copied_bytes: int, gpu: Gpu) -> float:
-    """Seconds that copying to the host's memory takes, or back."""
-    return copied_bytes / (COPY_EFFICIENCY * gpu.host_bytes_per_s)
+# Bytes from or to memory that is not pinned the driver moves twice: by one core, from or to a
+# buffer of its own, and over the link. Published, GB/s pageable and pinned: 5 to 6 and 11 to 12
+# (V100, rapidsai/dask-cuda pull request 98), 12 to 18 and 24 to 27 (RTX 4090, NVlabs/cuda-oxide
+# 976), 9.7 and 51.5 (RTX PRO 6000, run-ai/runai-model-streamer issue 161): a core's are 10, 23 and
+# more, and 12, which is taken. Memory that nobody touched before takes longer: 1.4 and 12.6 (A100,
+# pytorch/pytorch 138018). Over a link between chips it is no slower: 93 and 97 GiB/s (GH200,
+# vortex-data/vortex 7815).
+STAGED_BYTES_PER_S = 12e9
+
+
+def copy_s(copied_bytes: int, gpu: Gpu, pageable_bytes: int = 0) -> float:
+    """Seconds that copying to the host's memory takes, or back, of which ``pageable_bytes`` are in
+    memory that is not pinned."""
+    staged_bytes = 0 if gpu.c2c_bytes_per_s else pageable_bytes
+    link_bytes_per_s = COPY_EFFICIENCY * gpu.host_bytes_per_s
+    return copied_bytes / link_bytes_per_s + staged_bytes / STAGED_BYTES_PER_S
 
 
 def moved_s(moved_bytes: int, host: HostShare) -> float:

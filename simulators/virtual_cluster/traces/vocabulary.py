@@ -84,6 +84,8 @@ KERNELS: Mapping[str, Kernel] = {
 
 
 NAMESPACE = "emulated"
+# Argument of a copy from or to memory of the host that is not pinned.
+PAGEABLE = "pageable"
 # Bytes an element of torch's types takes; those of less than a byte take one, or hold two.
 DTYPE_BYTES = {
     **dict.fromkeys(("bool", "uint8", "int8", "qint8", "quint8", "quint4x2", "quint2x4"), 1),

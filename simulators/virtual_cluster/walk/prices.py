@@ -71,7 +71,7 @@ def price_contents(pricer: Pricer, contents: Sequence[Content]) -> list[Price]:
 
 
 def _kernels(lowered: Lowered, priced: list[PricedOp], gpu: Gpu) -> Price:
-    crossing_s = copy_s(lowered.transfer_bytes, gpu)
+    crossing_s = copy_s(lowered.transfer_bytes, gpu, lowered.pageable_bytes)
     evidence_s, estimated = _evidence(priced, crossing_s)
     return Price(
         sum(each.seconds for each in priced) + crossing_s,

@@ -14,6 +14,7 @@ from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
     PASSES,
 )
 from trainscout.simulators.virtual_cluster.traces.events import Op, Scalar, Synchronise, ValueRead
+from trainscout.simulators.virtual_cluster.traces.vocabulary import PAGEABLE
 
 from .operations import WRITE, as_argument, describe, spec_of
 
@@ -76,6 +77,8 @@ class DeviceCopies:
             self._launch(func, source, shaped, args, kwargs)
             copy = self._contents(source, "to cpu", kwargs.get("non_blocking", False)).to(dtype)
             self._state.values.copied(source, copy)
+            if kwargs.get("non_blocking"):
+                self._state.pinned.add(copy.untyped_storage())
             return copy
         if describe(func).kind == WRITE and args and isinstance(args[0], torch.Tensor):
             if isinstance(args[0], FakeTensor) or args[0].device.type != "cpu":
@@ -93,12 +96,14 @@ class DeviceCopies:
 
     def _into_host(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A real host tensor is written from tensors without data: their contents are read."""
-        non_blocking = func is aten.copy_.default and len(args) > 2 and args[2]
-
+        pinned = args[0].untyped_storage() in self._state.pinned
+        non_blocking = pinned and func is aten.copy_.default and len(args) > 2 and args[2]
         large = func is aten.copy_.default and args[1].numel() > LARGEST_REAL_COPY
         if large and self._state.values.read(args[1], "copy to host").grade == "invented":
             # Nobody knows what arrives; what was there is a better guess than a default.
             self._launch(func, args[1], args[0], args, {})
+            if not non_blocking:
+                self._wait()
             return args[0]
 
         def contents(value: Any) -> Any:
@@ -118,9 +123,7 @@ class DeviceCopies:
         result = state.dataless.dispatch(func, (), args, kwargs)
         self._launch(func, source, result, args, kwargs)
         if not kwargs.get("non_blocking", False):
-            stream = state.shim.stream()
-            state.order.host_wait_stream(stream)
-            state.recorder.emit(Synchronise("stream", stream, state.recorder.sites.current()))
+            self._wait()
         state.values.observe(func, args, kwargs, result)
         return result
 
@@ -132,6 +135,13 @@ class DeviceCopies:
             self._state.recorder.invented(operation, _scalars(reading.value), reading.hint)
         return reading.value.clone()
 
+    def _wait(self) -> None:
+        """The host goes on when the copy has arrived."""
+        state = self._state
+        stream = state.shim.stream()
+        state.order.host_wait_stream(stream)
+        state.recorder.emit(Synchronise("stream", stream, state.recorder.sites.current()))
+
     def _launch(self, func: Any, source: Any, result: Any, args: Any, kwargs: Any) -> None:
         state = self._state
         state.recorder.launching()
@@ -140,6 +150,11 @@ class DeviceCopies:
         state.memory.used([part] if part is not None else [], [], stream)
         inputs = [as_argument(value, state.memory) for value in args]
         inputs += [(name, as_argument(value, state.memory)) for name, value in kwargs.items()]
+        # What a copy without waiting makes is pinned.
+        if func is aten._to_copy.default and kwargs.get("non_blocking"):
+            state.pinned.add(result.untyped_storage())
+        if result is not None and result.untyped_storage() not in state.pinned:
+            inputs.append((PAGEABLE, True))
         outputs = () if result is None else (spec_of(result, None),)
         state.recorder.operations += 1
         site = state.recorder.sites.current()

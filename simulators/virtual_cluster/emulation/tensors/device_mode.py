@@ -27,10 +27,12 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     SETUP,
     Argument,
     Op,
+    Synchronise,
     TensorSpec,
 )
 from trainscout.simulators.virtual_cluster.traces.fused import DROPOUT
 from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
+from trainscout.simulators.virtual_cluster.traces.vocabulary import PAGEABLE
 
 from . import operations
 from .block_masks import computed_share, is_block_mask
@@ -42,6 +44,9 @@ from .sparse import SparseTensors
 aten = torch.ops.aten
 _DEVICE, _META = torch.ops.prim.device.default, torch.device("meta")
 _HOST = torch.device("cpu")
+# From memory that is not pinned so much goes to the device without the host's waiting (CUDA C++
+# Programming Guide, implicit concurrency of host and device).
+_BUFFERED_BYTES = 64 * 2**10
 _FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE
 # Larger host tensors of numbers nobody has read hold no data either: models are often initialised
 # on the host, and eight billion weights would not fit there.
@@ -141,8 +146,10 @@ class DeviceMode(TorchDispatchMode):
         self, func: Any, operation: Operation, tensors: Any, args: Any, kwargs: Any
     ) -> Any:
         if not tensors and operation.large_factory and _is_large(args[0], kwargs):
-            kwargs.pop("pin_memory", None)
+            pinned = kwargs.pop("pin_memory", None)
             made = self.answers.fresh(func, (), args, {**kwargs, "device": _HOST})
+            if pinned:
+                self.state.pinned.add(made.untyped_storage())
             self.state.values.observe(func, args, kwargs, made)
             return made
         if func is aten.empty_like.default and args[0].is_meta and kwargs.get("device") == _HOST:
@@ -188,6 +195,8 @@ class DeviceMode(TorchDispatchMode):
         else:
             try:
                 result = self.answers.fresh(func, types, given, named)
+                if kwargs.get("pin_memory"):
+                    state.pinned.add(result.untyped_storage())
             except DynamicOutputShapeException:
                 # A library's own operation, of which only it knows how its size follows.
                 return self._of_assumed_size(func, operation, types, tensors, args, kwargs)
@@ -279,11 +288,14 @@ class DeviceMode(TorchDispatchMode):
         elif operation.name == DROPOUT:
             memory.materialise(written[1:])
         memory.used(read, written, stream)
-        if operation.copies and tensors and not (kwargs.get("non_blocking") or True in args[2:]):
-            # From pageable memory the host goes on when the copy has arrived.
+        arrives = False
+        if operation.copies and tensors:
             source = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else args[0]
             if source.device.type == "cpu":
-                state.order.host_wait_stream(stream)
+                pageable = source.untyped_storage() not in state.pinned
+                inputs += [(PAGEABLE, True)] if pageable else []
+                staged = pageable and source.nbytes > _BUFFERED_BYTES
+                arrives = staged or not (kwargs.get("non_blocking") or True in args[2:])
         single = operation.multiplies and tensors[0].dtype is torch.float32
         # cuBLAS may round fp32 operands, by whatever name the script said so.
         if single and torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32":
@@ -293,6 +305,10 @@ class DeviceMode(TorchDispatchMode):
         site = state.recorder.sites.current()
         state.recorder.operations += 1
         state.recorder.emit(Op(operation.name, tuple(inputs), tuple(outputs), stream, site))
+        if arrives:
+            # The host goes on when the copy has arrived (``memcpy_and_sync`` of torch).
+            state.order.host_wait_stream(stream)
+            state.recorder.emit(Synchronise("stream", stream, site))
 
     def _without_data(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         mode = self.state.dataless

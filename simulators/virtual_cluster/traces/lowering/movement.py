@@ -7,7 +7,11 @@ from dataclasses import replace
 
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, launches_over_lists
+from trainscout.simulators.virtual_cluster.traces.vocabulary import (
+    PAGEABLE,
+    item_bytes,
+    launches_over_lists,
+)
 
 from .normalisation import once, streaming
 from .tensors import (
@@ -116,7 +120,8 @@ def _copied(op: Op, source: TensorSpec, target: TensorSpec) -> Lowered:
     if source.storage is None or target.storage is None:
         crossing = elements(source if target.storage is None else target)
         size = crossing * item_bytes(source)
-        return Lowered((), "host_copy", transfer_bytes=size)
+        pageable = size if (PAGEABLE, True) in op.inputs else 0
+        return Lowered((), "host_copy", transfer_bytes=size, pageable_bytes=pageable)
     written = touched_bytes(target)
     # A broadcast source is read once, but every element of the target is written.
     total = min(touched_bytes(source), elements(target) * item_bytes(source)) + written

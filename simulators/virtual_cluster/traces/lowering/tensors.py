@@ -19,14 +19,16 @@ class Lowered:
 
     ``rule`` names what turned the operation into kernels, for reports of coverage. ``estimated``:
     the operation is not one whose cost is known; it was taken to be memory-bound. Besides the
-    kernels ``transfer_bytes`` cross the bus between host and device. ``one_call``: a library
-    launches all of them, as fast as they run.
+    kernels ``transfer_bytes`` cross the bus between host and device, ``pageable_bytes`` of them
+    from or to memory that is not pinned. ``one_call``: a library launches all of them, as fast as
+    they run.
     """
 
     kernels: tuple[Kernel, ...]
     rule: str
     estimated: bool = False
     transfer_bytes: int = 0
+    pageable_bytes: int = 0
     one_call: bool = False
 
     @property

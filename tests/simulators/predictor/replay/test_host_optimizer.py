@@ -12,6 +12,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.host import (
     COPY_EFFICIENCY,
     UPDATE_EFFICIENCY,
+    copy_s,
 )
 from trainscout.simulators.registry import get_simulator
 
@@ -51,6 +52,15 @@ def test_adam_on_the_host_takes_what_its_memory_moves() -> None:
     half = simulated(on_host("pipelined", 50, host_memory_bytes_per_s=rate))
     assert half.breakdown_s["optimizer"] == pytest.approx(owned() * 17 * 8 / 0.43e6, rel=0.01)
     assert any("host's CPU updates 50%" in each for each in half.assumptions)
+
+
+def test_memory_that_is_not_pinned_is_staged_but_where_chips_share_it() -> None:
+    """Published GB/s of 12 to 18 on PCIe 4, 9.7 on PCIe 5, no less than pinned on a GH200."""
+    gpus = load_catalogue().gpus
+    gigabytes_per_s = {name: 1 / copy_s(10**9, gpus[name], 10**9) for name in gpus}
+    assert 8 < gigabytes_per_s["rtx4090"] < 18
+    assert gigabytes_per_s["h100"] == pytest.approx(9.7, rel=0.05)
+    assert copy_s(10**9, gpus["gh200"], 10**9) == copy_s(10**9, gpus["gh200"])
 
 
 def test_copies_run_beside_it_or_before_and_behind_it() -> None:

@@ -136,6 +136,19 @@ def test_reads_of_the_device_wait_for_its_stream(run: Run) -> None:
     assert not run.of("host", Collective)
 
 
+def test_memory_that_is_not_pinned_makes_the_host_wait(run: Run) -> None:
+    # Of each copy: are there bytes that the driver stages, does the host wait?
+    expected = [(0, 0), (0, 1), (1, 1), (1, 0), (0, 0), (1, 1), (0, 0)]
+    found = [
+        (
+            any(lower(op).pageable_bytes for op in run.of(f"copy {number}", Op)),
+            bool(run.of(f"copy {number}", Synchronise) + run.of(f"copy {number}", ValueRead)),
+        )
+        for number in range(len(expected))
+    ]
+    assert found == expected
+
+
 def test_memory_is_followed_through_resizes_and_frees(run: Run) -> None:
     (big,) = [event for event in run.of("memory", Alloc) if event.bytes == 2**30]
     order = (big, Resize(big.storage, 0), Free(big.storage), EmptyCache())

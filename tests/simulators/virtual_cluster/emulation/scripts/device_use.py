@@ -121,9 +121,30 @@ dist.all_gather_object(everyone, {"rank": dist.get_rank()})
 assert everyone[0] == {"rank": 9}
 pop()
 
+push("copies")
+pinned, pageable = torch.ones(2**15).pin_memory(), torch.ones(2**15)
+there = torch.zeros(2**15, device="cuda")
+for number, copy in enumerate(
+    (
+        lambda: there.copy_(pinned, non_blocking=True),
+        lambda: there.copy_(pinned),
+        lambda: there.copy_(pageable, non_blocking=True),
+        lambda: there[:64].copy_(pageable[:64], non_blocking=True),
+        lambda: pinned.copy_(there, non_blocking=True),
+        lambda: pageable.copy_(there, non_blocking=True),
+        lambda: there.to("cpu", non_blocking=True).to("cuda", non_blocking=True),
+    )
+):
+    push(f"copy {number}")
+    copy()
+    pop()
+pop()
+
 push("host memory")
 assert torch.empty(4, pin_memory=True).is_pinned()
 assert torch.ones(4).pin_memory().is_pinned()
+assert torch.empty(2**22, pin_memory=True).is_pinned()
+assert torch.empty_like(there, device="cpu", pin_memory=True).is_pinned()
 assert not torch.ones(4).is_pinned()
 found = []
 thread = threading.Thread(target=lambda: found.append(torch.ones(3, device="cuda") + 1))

@@ -11,6 +11,7 @@ from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op
 from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import FREE, touched_bytes
+from trainscout.simulators.virtual_cluster.traces.vocabulary import PAGEABLE
 
 BIG = t(256, 1, 12288)
 LAST = t(2, 64, 8, 8, dtype="float16", strides=(4096, 1, 512, 64))
@@ -220,6 +221,11 @@ def test_crossing_the_bus_is_no_kernel() -> None:
     back = lower(op("aten.copy_.default", (host, t(1000, dtype="int64")), host))
     assert (back.kernels, back.transfer_bytes) == ((), 8000)
     assert lower(op("aten.add.Tensor", (host, host), host)) is FREE
+    pinned, pageable = (
+        lower(op("aten._to_copy.default", (host, *more), t(1000, dtype="int64")))
+        for more in ((), ((PAGEABLE, True),))
+    )
+    assert (pinned.pageable_bytes, pageable.pageable_bytes) == (0, 8000)
 
 
 @pytest.mark.parametrize(
