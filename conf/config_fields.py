@@ -31,6 +31,7 @@ _OLDER = {
     "num_experts_per_token": "num_experts_per_tok",
     "num_shared_experts": "n_shared_experts",
 }
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 # Tables of fields that newer files have one by one, and what their names begin with then.
 _TABLES = {"linear_attn_config": "linear_", "sparse_attention_config": ""}
 _TABLES |= {"img_token_compression_config": ""}
@@ -39,6 +40,7 @@ _TABLES |= {"img_token_compression_config": ""}
 class Config:
     """The fields of a ``config.json``, older names as newer ones.
 
+    ``left_out`` names the sizes that are Transformers' own where the file says none.
     ``text(name)``, ``whole(name)`` and so on refuse a missing or mistyped field by its name.
     """
 
@@ -52,7 +54,9 @@ class Config:
             # Beside a decoder's own names, usual ones say the encoder's sizes.
             ours = {new for old, new in own.items() if old in fields}
             fields = {name: value for name, value in fields.items() if name not in ours}
-        self.fields = _newer(usual, own) | _newer(fields, own)
+        usual, fields = _newer(usual, own), _newer(fields, own)
+        self.fields = usual | fields
+        self.left_out = tuple(name for name in _SIZES if name in usual and name not in fields)
 
     def has(self, name: str) -> bool:
         """Whether a field says something: not left out, null, 0, false or empty."""

@@ -133,7 +133,7 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
     fields = {
         "name": name,
         "source": f"{FILE} of {name} (model_type {kind}), which takes up to {length:,} tokens",
-        "simplified": _simplified(content, family),
+        "simplified": _simplified(content, family) + _taken(config),
         "num_layers": len(layers),
         "hidden_size": hidden,
         "num_heads": heads,
@@ -296,6 +296,12 @@ def _simplified(content: Mapping[str, Any], family: Family) -> tuple[str, ...]:
     heads = (each for each in known if not _HEADS.search(each))
     stated += [f"the head is one of words, not that of {each}" for each in heads]
     return tuple(stated)
+
+
+def _taken(config: Config) -> tuple[str, ...]:
+    """Sizes that the file leaves out, as Transformers takes them then."""
+    sizes = ", ".join(f"{name} {config.fields[name]}" for name in config.left_out)
+    return (f"its {FILE} says no {sizes}: Transformers' own",) if sizes else ()
 
 
 def _declared_layers(

@@ -170,13 +170,16 @@ def test_files_as_they_were_published_are_read(config: dict[str, Any], counted: 
 
 
 def test_what_is_predicted_in_another_way_is_said() -> None:
-    bert = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
-    assert imported(bert).simplified == ("sequences are told apart: 2 classes",)
+    bert = config_of("google-bert/bert-base-uncased (classes)")
+    assert imported(bert).simplified == ("sequences are told apart: 4 classes",)
     of_tokens = bert | {"architectures": ["BertForTokenClassification"], "num_labels": 9}
     assert imported(of_tokens).simplified == ("tokens are told apart: 9 classes",)
     masked, head = imported(bert | {"architectures": ["BertForMultipleChoice"]}).simplified
     assert "masked words" in masked
     assert head == "the head is one of words, not that of BertForMultipleChoice"
+    del bert["hidden_size"], bert["vocab_size"]
+    sizes, _ = imported(bert).simplified
+    assert sizes == "its config.json says no hidden_size 768, vocab_size 30522: Transformers' own"
     (further,) = imported(config_of("deepseek-ai/DeepSeek-V3.1")).simplified
     assert "model.num_mtp_layers" in further
     (image,) = imported(config_of("Qwen/Qwen3-VL-4B-Instruct")).simplified
