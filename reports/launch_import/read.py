@@ -60,7 +60,7 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.question import LIMITS, Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.tuning import Distillation
@@ -276,6 +276,10 @@ def _question(
     replicas = max(1, cluster.num_gpus // (recipe.tp * recipe.pp * recipe.cp))
     trained = _taught(reader, base.training, model, model_named)
     training = reader.training(trained, model, recipe, replicas)
+    if training.tokens < LIMITS["training.tokens"].least:
+        few = f"a trial of {training.tokens:,.0f} tokens"
+        reader.options.note(f"{few}: as many as declared are trained, {base.training.tokens:,.0f}")
+        training = replace(training, tokens=base.training.tokens)
     training = _kept("training", training, base.training, stated)
     framework = base.framework
     if reader.software is not None and "framework" not in stated:

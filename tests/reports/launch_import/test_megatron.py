@@ -454,3 +454,11 @@ def test_what_is_written_of_a_model_that_ships_is_read_again(tmp_path, name, fra
     }
     assert replace(found, **aside) == declared
     assert found.qk_head_dim == declared.qk_head_dim
+
+
+def test_a_launch_of_a_few_steps_is_read_with_the_declared_length():
+    trial, run = shape("--train-iters 3"), shape("--train-iters 300")
+    assert trial.question.training.tokens == TRAINING.tokens
+    assert any("a trial of 98,304 tokens" in note for note in trial.reading.notes)
+    assert run.question.training.tokens == 300 * 32 * 1024
+    assert not any("a trial" in note for note in run.reading.notes)
