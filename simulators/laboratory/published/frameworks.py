@@ -152,7 +152,8 @@ def framework_of(
         # modules take the host what they take in Megatron-Core.
         changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}
         changes |= {"repeats_kv": False, "attention": "flash", "host_forward_s": 0.0}
-        changes["host_launch_s"] = frameworks["megatron_core"].host_launch_s
+        core = frameworks["megatron_core"]
+        changes |= {each: getattr(core, each) for each in ("host_launch_s", "transformer_engine")}
     if name == "jax_xla" and "pax" in row.framework.lower():
         # Transformer Engine's layers (dgxc-benchmarking, paxml/configure.sh: ENABLE_TE=1).
         changes |= {"fuses_casts": False, "fp8_param_gather": (), "quantises_each_pass": True}
@@ -234,7 +235,7 @@ def _megatron(statement: Statement, precision: str) -> dict[str, object]:
         changes["attention"] = "unfused"
     if statement.says("local_layers"):
         # Products with a softmax between them (core/transformer/dot_product_attention.py).
-        changes["attention"] = "unfused"
+        changes |= {"attention": "unfused", "transformer_engine": 0}
     return changes
 
 

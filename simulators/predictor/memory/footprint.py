@@ -217,11 +217,13 @@ def scratch_bytes(job: Job, stage: Stage) -> int:
     """Workspaces of matrix products; of Transformer Engine's, one for each stream of experts'
     besides, and what autograd is handed in place of fused weight gradients: a tensor per shape."""
     gpu, framework = job.gpu.architecture, job.framework
-    if not (framework.fused_wgrad and framework.wgrad_placeholders):
-        return gpu.workspace_bytes
-    streams = 1 + EXPERT_STREAMS * (stage.parameters.held.expert > 0)
-    workspaces = gpu.workspace_bytes + streams * gpu.transformer_engine_workspace_bytes
-    return workspaces + stage.fused_weights * ACTIVATION_BYTES[job.precision]
+    scratch = gpu.workspace_bytes
+    if framework.transformer_engine:
+        streams = 1 + EXPERT_STREAMS * (stage.parameters.held.expert > 0)
+        scratch += streams * gpu.transformer_engine_workspace_bytes
+    if framework.fused_wgrad and framework.transformer_engine >= 2:
+        scratch += stage.fused_weights * ACTIVATION_BYTES[job.precision]
+    return scratch
 
 
 @dataclass(frozen=True, eq=False, repr=False)

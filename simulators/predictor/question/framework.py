@@ -137,9 +137,10 @@ class Framework:
     only the next layer reads (TorchTitan's ``experiments/graph_trainer/memory_policy.py``)."""
     fused_wgrad: bool = True
     """Weight gradients are added into the fp32 main gradient by the GEMM itself."""
-    wgrad_placeholders: bool = True
-    """Under ``fused_wgrad``, autograd is handed one 16-bit tensor per weight shape, kept for the
-    whole run (Transformer Engine 2)."""
+    transformer_engine: int = 0
+    """Major release of Transformer Engine whose linear layers these are, 0 for others: their
+    products have workspaces of their own, and from 2 on, under ``fused_wgrad``, autograd is handed
+    one 16-bit tensor per weight shape, kept for the whole run."""
     accumulate_grads_fp32: bool = True
     """Gradients are kept in fp32."""
     autocast: bool = False
@@ -456,8 +457,8 @@ class Framework:
         require_choice("framework.delta_rule", self.delta_rule, DELTA_RULES)
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         require_choice("framework.moments_8bit", self.moments_8bit, MOMENTS_8BIT)
-        require_whole("framework.ddp_bucket_mib", self.ddp_bucket_mib, least=0)
-        require_whole("framework.attention_block", self.attention_block, least=0)
+        for name in ("ddp_bucket_mib", "attention_block", "transformer_engine"):
+            require_whole(f"framework.{name}", getattr(self, name), least=0)
         if self.autocast and self.fused_wgrad:
             problem = "casts gradients back to fp32, which no product does"
             raise InputError("framework.autocast", True, problem, "framework.fused_wgrad=false")

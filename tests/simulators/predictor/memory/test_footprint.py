@@ -361,8 +361,8 @@ def test_published_allocator_peaks(
     shape: dict[str, Any] = {"num_layers": layers, "num_query_groups": groups}
     model = replace(shipped.models[name], sequence_length=sequence, **shape)
     recipe: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "sp": tp > 1}
-    batch, training = 4 * 8 // (tp * cp * pp), {"cross_entropy": "in_place"}
-    job = make_job(model, batch=batch, training=training, **recipe)
+    training = {"cross_entropy": "in_place", "transformer_engine": 2}
+    job = make_job(model, batch=4 * 8 // (tp * cp * pp), training=training, **recipe)
     blackwell = shipped.architectures["blackwell"]
     job = replace(job, gpu=replace(job.gpu, architecture=blackwell))
     peak = memory_of(job).peak_allocated_bytes
@@ -372,15 +372,16 @@ def test_published_allocator_peaks(
 def test_transformer_engine_has_workspaces_of_its_own_and_more_for_experts() -> None:
     """PyTorch's two of 32 MiB on Hopper, one of Transformer Engine's, of experts four more."""
 
-    def scratch(model: Model, software: str) -> int:
-        job = make_job(model)
-        job = replace(job, framework=load_catalogue().frameworks[software])
+    def scratch(model: Model, software: str, **changes: bool) -> int:
+        declared = load_catalogue().frameworks[software]
+        job = replace(make_job(model), framework=replace(declared, **changes))
         stage = build_workload(job).stages[0]
-        placeholders = 2 * stage.fused_weights * (software == "megatron_core")
-        return (scratch_bytes(job, stage) - placeholders) // 2**20
+        fuses = software == "megatron_core" and job.framework.fused_wgrad
+        return (scratch_bytes(job, stage) - 2 * stage.fused_weights * fuses) // 2**20
 
     assert scratch(LLAMA, "huggingface") == scratch(MOE, "huggingface") == 64
-    assert scratch(LLAMA, "megatron_core") == 96
+    assert scratch(LLAMA, "megatron_core") == scratch(LLAMA, "nemo_automodel") == 96
+    assert scratch(LLAMA, "megatron_core", fused_wgrad=False) == 96
     assert scratch(MOE, "megatron_core") == 96 + 4 * 32
 
 
@@ -388,7 +389,7 @@ def test_a_recorded_megatron_rank() -> None:
     # Second of four stages of four GPT-175B layers, tp=8, dp=3, sequence parallelism, three
     # micro-batches in flight, distributed optimizer: megatron-core 0.16.1 on fake tensors held
     # 12.78 GiB at the peak of its second iteration, 8.44 GiB of it static.
-    training = {"attention": "unfused", "wgrad_placeholders": False}
+    training = {"attention": "unfused", "transformer_engine": 1}
     model = replace(GPT175B, num_layers=16)
     job = make_job(model, nodes=12, tp=8, pp=4, sp=True, batch=24, training=training)
     stage = memory_of(job).per_stage[1]

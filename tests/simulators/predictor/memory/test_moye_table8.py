@@ -66,7 +66,7 @@ def test_memory_of_whole_layers_and_one_micro_batch(pp, tp, published_gb):
     )
     model = dataclasses.replace(question.model, num_layers=question.model.num_layers // pp * pp)
     # Of Transformer Engine 1, whose weight gradients leave nothing behind.
-    software = dataclasses.replace(question.framework, wgrad_placeholders=False)
+    software = dataclasses.replace(question.framework, transformer_engine=1)
     question = dataclasses.replace(question, training=training, model=model, framework=software)
     job = question.job(Recipe(pp=pp, tp=tp, zero_stage=0))
     first, *_ = get_simulator("replay").simulate(job).memory.per_stage
