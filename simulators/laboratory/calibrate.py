@@ -114,14 +114,15 @@ def measured_runs(
         for number, path in enumerate(paths):
             if path.resolve() in [before.resolve() for before in paths[:number]]:
                 raise InputError(field, path, "is given twice", "each file once")
+    settings = settings_of(options.settings, "--set")
     for path in options.runs:
-        found, left = read_table(path)
+        found, left = read_table(path, settings)
         _some("runs", path, found, left)
         runs += found
         origins.append(path.name)
         notes += _left_out("rows", left)
     for path, launch in zip(options.from_log, _launches(options), strict=True):
-        job = job_of_settings(settings_of(options.settings, "--set"), launch)
+        job = job_of_settings(settings, launch)
         steps = read_log(path, job, recent=recent)
         notes += [f"{path.name}: {each}" for each in steps.notes]
         runs.append(MeasuredRun(path.name, job, steps.step_time_s))
@@ -129,7 +130,7 @@ def measured_runs(
     if options.from_mlflow is not None:
         from .calibration.tables_of_runs import read_experiment
 
-        found, left = read_experiment(options.from_mlflow, options.tracking_uri)
+        found, left = read_experiment(options.from_mlflow, options.tracking_uri, settings)
         _some("--from-mlflow", options.from_mlflow, found, left)
         runs += found
         origins.append(f"MLflow experiment {options.from_mlflow}")
@@ -336,7 +337,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what logs are of besides: model=, cluster=, framework=, recipe.tp=, ...",
+        help="what logs and rows are of besides: model=, cluster=, framework=, recipe.tp=, ...",
     )
     parser.add_argument("--from-mlflow", metavar="EXPERIMENT", help="runs of an MLflow experiment")
     parser.add_argument("--tracking-uri", metavar="URI", help="where MLflow keeps it")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
@@ -32,18 +33,21 @@ _TIME = re.compile(r"(?:step|iter|iteration|elapsed)_time(?:_per_(?:step|iterati
 _RATE = re.compile(r"(tokens|samples)(?:/|_per_)s(?:ec|econd)?((?:/|_per_)gpu)?")
 
 
-def read_table(path: Path) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
+def read_table(
+    path: Path, stated: Mapping[str, str] = MappingProxyType({})
+) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
     """The measured runs of a CSV file, and why others were left out.
 
     A table with a column ``cluster`` (or ``gpus``) is one's own: settings by our names, and one of
-    ``MEASURED``. Others have the columns of published runs (``docs/validation.md``).
+    ``MEASURED``. Others have the columns of published runs (``docs/validation.md``). What is
+    ``stated`` holds for all rows that do not say otherwise.
 
     Raises:
-        InputError: for a file that is neither.
+        InputError: for a file that is neither, or one of published runs beside ``stated``.
     """
     lines = csv_lines(path)
     header = tuple(map(str.strip, lines[0][1])) if lines else ()
-    if {"cluster", "gpus"} & {column_of(name) for name in header}:
+    if {"cluster", "gpus"} & {*map(column_of, header), *stated}:
         if long := [line for line, cells in lines[1:] if len(cells) > len(header)]:
             problem = f"has more cells than columns in line {long[0]}"
             raise InputError("runs", path, problem, f"{len(header)} cells")
@@ -51,21 +55,29 @@ def read_table(path: Path) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
             (line, dict(zip(header, map(str.strip, cells), strict=False)))
             for line, cells in lines[1:]
         ]
-        return own_runs(header, rows, str(path))
+        return own_runs(header, rows, str(path), stated)
     if header and "gpu" not in header:
         names = ("cluster", "gpus", "gpu")
         found = [(name, near) for name in header if (near := nearest_name(name, names))]
-        stated, meant = found[0] if found else (path, None)
+        named, meant = found[0] if found else (path, None)
         problem = "is no column" if found else "has no column that says on which machines"
         allowed = "cluster or gpus beside settings by our names; gpu beside columns as published"
-        raise InputError("runs", stated, problem, allowed, meant)
+        raise InputError("runs", named, problem, allowed, meant)
+    if stated:
+        problem = f"is of rows by our names, and {path} has the columns of published runs"
+        name, value = next(iter(stated.items()))
+        raise InputError("--set", f"{name}={value}", problem, "a column cluster or gpus")
     return _published(path)
 
 
 def own_runs(
-    header: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], where: str
+    header: Sequence[str],
+    rows: Sequence[tuple[int, Mapping[str, str]]],
+    where: str,
+    stated: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
     """Runs from rows (each with its line) of settings by our names, and why others were left out.
+    ``stated`` are settings of all rows, where they do not say otherwise.
 
     Raises:
         InputError: for a column that is none, or measurements without a unit.
@@ -82,7 +94,7 @@ def own_runs(
         }
         name = next((cells[each] for each in _NAMES if cells.get(each)), f"line {line}")
         try:
-            job = job_of_settings(settings)
+            job = job_of_settings({**stated, **settings})
             runs.append(MeasuredRun(name, job, _measured_s(cells, job)))
         except InputError as error:
             at = name if name == f"line {line}" else f"{name} (line {line})"
@@ -174,7 +186,7 @@ _MOST_RUNS = 1000
 
 
 def read_experiment(
-    name: str, tracking_uri: str | None
+    name: str, tracking_uri: str | None, stated: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
     """The runs of an experiment whose parameters and tags are settings by our names and whose
     metrics measure steps (the median of each's history), and why others were left out.
@@ -206,7 +218,7 @@ def read_experiment(
         if run.data.tags.get("kind") not in _PREDICTED
     ]
     names = sorted({name for _, cells in rows for name in cells} | {MEASURED[0]})
-    return own_runs(names, rows, f"experiment {name}")
+    return own_runs(names, rows, f"experiment {name}", stated)
 
 
 def _run_cells(client: Any, run: Any) -> dict[str, str]:

@@ -75,6 +75,22 @@ def test_a_table_that_does_not_say_its_machines_is_told_how(tmp_path, column, st
         read_table(path)
 
 
+def test_settings_of_all_rows_count_where_a_row_does_not_say_otherwise(tmp_path):
+    path = table(tmp_path, "step_time_s", 5.5)
+    path.write_text(path.read_text().replace(",cluster,", ",", 1).replace(",h100_64,", ","))
+    stated = {"cluster": "h100_64", "recipe.tp": "4", "recipe.sp": "true"}
+    (run,), left = read_table(path, stated)
+    assert not left
+    assert (run.job.recipe.tp, run.job.recipe.sp, run.job.cluster.gpus_per_node) == (2, True, 8)
+
+
+def test_settings_beside_a_table_of_published_columns_are_refused(tmp_path):
+    path = tmp_path / "theirs.csv"
+    path.write_text("id,gpu,num_layers,hidden,num_heads,seq_len\nrun,h100,2,1024,16,2048\n")
+    with pytest.raises(InputError, match=r"cluster.nic_gbps=400.*columns of published runs"):
+        read_table(path, {"cluster.nic_gbps": "400"})
+
+
 def test_adamw_takes_as_long_as_adam():
     settings = {"model": "llama3_8b", "cluster": "h100_64", "optimizer": "AdamW"}
     assert job_of_settings(settings).training.optimizer == "adam"
