@@ -68,22 +68,23 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
     Fused: one kernel each. As a complex product, between a cast to fp32 and one back, ``2s + 16``,
     a kernel of its own when compiled, too (TorchInductor generates none). Eagerly in 16 bits: two
     products, a rotated copy and a sum, as much, but ``17s`` backward, where halves are put into
-    zeros; of heads ahead of tokens most go element by element, and heads are put in order, 39
-    and 53 (as recorded of Transformers). Hand-made kernels have no place for a temperature
+    zeros; of heads ahead of tokens most go element by element, and heads are put in order, 39 and
+    53 (as recorded of Transformers). Hand-made kernels have no place for a temperature
     (Megatron-Core's ``mscale``). Under autocast sines and cosines are fp32, and so are products
-    and sum, which are cast for attention, 47; backward, two of three products' gradients are
-    cast, 71. ``packed``: queries, keys and values are copied out of their product, the latter two
-    put together, and in order by token; queries are turned into a tensor of their own, keys in
-    place. Back, queries' gradients are cloned, and theirs and all others put together again
-    (nanotron's ``CausalSelfAttention``, ``flash_attn.layers.rotary``). ``pairs``: casts, products
-    of every other element with sines and cosines, sums, and a stack; back each is put into zeros
-    (torchtune's ``RotaryPositionalEmbeddings``, as recorded). Where a ``rotary_fraction`` of each
-    head is turned, operations of PyTorch's cut that out and put it beside the rest, ``2s``; back,
-    the gradient of either is put into zeros, and both are added, ``7s``.
+    and sum, which are cast for attention, 47; backward, two of three products' gradients are cast,
+    71; what casts itself moves what it does without. ``packed``: queries, keys and values are
+    copied out of their product, the latter two put together, and in order by token; queries are
+    turned into a tensor of their own, keys in place. Back, queries' gradients are cloned, and
+    theirs and all others put together again (nanotron's ``CausalSelfAttention``,
+    ``flash_attn.layers.rotary``). ``pairs``: casts, products of every other element with sines and
+    cosines, sums, and a stack; back each is put into zeros (torchtune's
+    ``RotaryPositionalEmbeddings``, as recorded). Where a ``rotary_fraction`` of each head is
+    turned, operations of PyTorch's cut that out and put it beside the rest, ``2s``; back, the
+    gradient of either is put into zeros, and both are added, ``7s``.
     """
     s, turned = shard.element_bytes, shard.model.rotary_fraction
     joined, parted = (2 * s * elements, 7 * s * elements) if turned < 1 else (0, 0)
-    if shard.casts_apart:
+    if shard.casts_apart and shard.rope == "halves":
         ahead, back = (int(turned * of * elements) for of in (47, 71))
         return (
             [Streaming("rope_fwd", "elementwise", ahead + joined, 12)],

@@ -158,6 +158,14 @@ def test_halves_turned_in_pytorch_come_back_through_zeros() -> None:
     assert len({moved(way) for way in rope_ops(eager["complex"], 10)}) == 1
 
 
+@pytest.mark.parametrize("way", ["pairs", "complex", "packed"])
+def test_rotary_positions_that_are_cast_anyway_move_the_same_under_autocast(way: str) -> None:
+    plain = shard(fusion="eager", fused_norm=False, rope=way)
+    under = replace(plain, autocast=True)
+    assert under.casts_apart
+    assert rope_ops(under, 10) == rope_ops(plain, 10)
+
+
 def test_a_turned_share_of_heads_is_cut_out_and_put_beside_the_rest() -> None:
     """Of ten elements five are turned; kernels made by hand copy the others as they go."""
     half = replace(LLAMA, rotary_fraction=0.5)

@@ -55,6 +55,7 @@ LLAMA = replace(
 CASES = {
     "gpt": (GPT, "torch_eager"),
     "rotary": (replace(GPT, position="rope"), "torch_eager"),
+    "complex": (replace(GPT, position="rope"), "torch_eager"),
     "gpt2": (replace(GPT, dropout=True), "huggingface"),
     "llama": (LLAMA, "huggingface"),
     "qwen3": (replace(LLAMA, qk_norm=True), "huggingface"),
@@ -76,6 +77,7 @@ def blocks(case: str, mode: str = "float32") -> dict[str, ir.Block]:
         catalogue.frameworks[framework],
         autocast=mode == "float32",
         separate_projections=model.gated_mlp,
+        rope="complex" if case == "complex" else "halves",
     )
     cluster = replace(catalogue.clusters["a100_256"], num_nodes=1, gpus_per_node=1)
     training = Training(4, 1e9, None, "bf16")
@@ -128,7 +130,9 @@ def test_kernels_of_a_plain_gpt_are_those_that_ran(run: Run, pass_: str) -> None
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-@pytest.mark.parametrize(("case", "bytes_", "count"), [("gpt2", 0.003, 0), ("llama", 0.09, 2)])
+@pytest.mark.parametrize(
+    ("case", "bytes_", "count"), [("gpt2", 0.003, 0), ("llama", 0.09, 2), ("complex", 0.005, 2)]
+)
 def test_written_norms_positions_and_activations_move_as_much(
     run: Run, case: str, bytes_: float, count: int, pass_: str
 ) -> None:

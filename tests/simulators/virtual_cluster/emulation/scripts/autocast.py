@@ -2,8 +2,9 @@
 
 import gc
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import nn
@@ -24,10 +25,25 @@ def rotated(x: torch.Tensor) -> torch.Tensor:
     return x * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()
 
 
+@cache
+def angles() -> torch.Tensor:
+    """Of all layers' heads, each position's."""
+    return torch.ones(256, 32, device="cuda", dtype=torch.complex64)
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """Heads with their positions, neighbours turned as complex numbers, as Meta's Llama does."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * angles()).flatten(-2).type_as(x)
+
+
+Turns = Callable[[torch.Tensor], torch.Tensor] | None
+
+
 class Block(nn.Module):
     """A layer as nanoGPT writes it, with rotary positions if asked."""
 
-    def __init__(self, width: int, heads: int, rotary: bool) -> None:
+    def __init__(self, width: int, heads: int, rotary: Turns) -> None:
         super().__init__()
         self.rotary = rotary
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -42,14 +58,14 @@ class Block(nn.Module):
             for each in self.qkv(self.norm_1(x)).split(width, dim=2)
         )
         if self.rotary:
-            q, k = rotated(q), rotated(k)
+            q, k = self.rotary(q), self.rotary(k)
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(batch, sequence, width))
         return x + self.down(nn.functional.gelu(self.up(self.norm_2(x))))
 
 
 class Gpt(nn.Module):
-    def __init__(self, layers: int, rotary: bool = False) -> None:
+    def __init__(self, layers: int, rotary: Turns = None) -> None:
         super().__init__()
         self.tokens, self.head = nn.Embedding(1024, 512), nn.Linear(512, 1024, bias=False)
         self.blocks, self.norm = (
@@ -76,7 +92,8 @@ def grouped(config: type, model: type, layers: int) -> nn.Module:
 
 KINDS = {
     "gpt": Gpt,
-    "rotary": partial(Gpt, rotary=True),
+    "rotary": partial(Gpt, rotary=rotated),
+    "complex": partial(Gpt, rotary=turned),
     "gpt2": gpt2,
     "llama": partial(grouped, LlamaConfig, LlamaForCausalLM),
     "qwen3": partial(grouped, Qwen3Config, Qwen3ForCausalLM),
