@@ -175,7 +175,9 @@ def _totals(sides: Sequence[Side], assumed: Collection[str]) -> RenderableType:
     one, other, job = found[0], found[-1], sides[0].job
     gap = other.step_time_s - one.step_time_s
     dollars = other.cost_of_run_usd / one.cost_of_run_usd - 1 if one.cost_of_run_usd else None
-    tokens = format_tokens(job.training.tokens) + " (assumed)" * ("tokens" in assumed)
+    # Of a length that nobody gave a whole run's dollars say nothing.
+    tokens = 1e9 if "tokens" in assumed else job.training.tokens
+    share = tokens / job.training.tokens
     needed = [each.memory.needed_bytes for each in found]
     figures = (
         (
@@ -199,8 +201,8 @@ def _totals(sides: Sequence[Side], assumed: Collection[str]) -> RenderableType:
             f"{other.tokens_per_s_per_gpu - one.tokens_per_s_per_gpu:+,.0f}",
         ),
         (
-            f"{tokens} at ${job.gpu.price_usd_per_hour:,g} a GPU-hour",
-            [format_usd(each.cost_of_run_usd) for each in found],
+            f"{format_tokens(tokens)} at ${job.gpu.price_usd_per_hour:,g} a GPU-hour",
+            [format_usd(each.cost_of_run_usd * share) for each in found],
             "" if dollars is None else wording.signed_percent(dollars),
         ),
         (

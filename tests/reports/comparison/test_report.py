@@ -56,9 +56,18 @@ def test_alone_a_recipe_is_shown_with_its_neighbours():
     assert "Which change" not in text
 
 
-def test_tokens_that_nobody_gave_are_marked():
-    assert "1 B tokens at" in as_text(comparison_report(made(None)))
-    assert "tokens (assumed) at" in as_text(comparison_report(made(None), assumed={"tokens"}))
+def test_dollars_are_those_of_a_billion_tokens_where_nobody_gave_a_length():
+    row = re.compile(r"(\d+) B tokens at .*?(\$[\d.,]+)")
+    found = made(None)
+    asked = row.search(as_text(comparison_report(found)))
+    side = found.first
+    job = replace(side.job, training=replace(side.job.training, tokens=5e9))
+    cost = 5 * side.prediction.cost_of_run_usd
+    side = replace(side, job=job, prediction=replace(side.prediction, cost_of_run_usd=cost))
+    found = replace(found, first=side)
+    assert row.search(as_text(comparison_report(found)))[1] == "5"
+    assumed = row.search(as_text(comparison_report(found, assumed={"tokens"})))
+    assert assumed.groups() == asked.groups()
 
 
 def test_what_of_an_unvalidated_network_is_counted_is_said():
