@@ -356,6 +356,11 @@ def _cluster(count: GpuCount, base: Cluster, reader: Reader, stated: Collection[
         reader.options.assume(layers, "one GPU has them all")
     if {"cluster.num_nodes", "cluster.gpus_per_node"} & set(stated):
         return base
+    if "gpus" in stated:
+        started = (count.nodes or 0) * (count.per_node or 0) or count.total
+        if started and started != base.num_gpus:
+            reader.options.note(f"it starts {started} GPUs: the {base.num_gpus} of gpus= count")
+        return base
     per_node = count.per_node or min(base.gpus_per_node, count.total or base.gpus_per_node)
     nodes = count.nodes
     if nodes is None and count.total is not None and count.total % per_node == 0:

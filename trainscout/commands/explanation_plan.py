@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from trainscout.commands.schemas import refuse_unknown
 from trainscout.commands.simulator_choice import build_simulator
 from trainscout.conf.build import build_question, build_value, hydra_catalogue
+from trainscout.conf.counted_gpus import counts_gpus
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Space
 from trainscout.optimizer.union import compile_space
@@ -70,6 +71,8 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
     question, imported = build_question(config), None
     catalogue = hydra_catalogue()
     stated = {override.partition("=")[0].lstrip("+~") for override in overrides}
+    if counts_gpus(question.cluster.name):
+        stated.add("gpus")
     if config.given is not None:
         imported = read_launch(
             config.given,

@@ -96,7 +96,10 @@ def job_of_settings(
     asked, fields = question_of({**default, **settings}, config_dir)
     recipe = {}
     if given is not None:
-        stated = {name if "." in name else ".".join(_part_of(name, "")) for name in settings}
+        stated = {
+            name if "." in name or name in _CHOSEN else ".".join(_part_of(name, ""))
+            for name in settings
+        }
         stated = {name for name in stated if name.partition(".")[0] != "recipe"}
         model_named = functools.partial(catalogue.models.chosen, "model")
         found = read_launch(given, asked, stated, model_named, catalogue.frameworks.__getitem__)

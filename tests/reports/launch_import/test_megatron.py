@@ -337,6 +337,9 @@ def test_the_declared_cluster_where_degrees_do_not_divide(tmp_path):
     assert any("does not divide" in note for note in imported.reading.notes)
     kept = read(written(tmp_path, text), stated=("cluster.num_nodes",))
     assert kept.question.cluster == CLUSTER
+    asked = read(written(tmp_path, text), stated=("gpus",))
+    assert asked.question.cluster == CLUSTER
+    assert "it starts 8 GPUs: the 16 of gpus= count" in asked.reading.notes
 
 
 def test_variables_of_nccl_and_the_allocator(tmp_path):
