@@ -8,7 +8,7 @@ import re
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import (
@@ -117,7 +117,12 @@ def explain_omegaconf_error(
             problem, knob = "a search chooses the recipe", field.partition(".")[2]
             instead = f"space.knobs.{knob}={value} to hold a knob; or trainscout simulate"
             return InputError(field, value, problem, instead)
-        leaf, root = field.rpartition(".")[2], error.parent_node._get_root()
+        if field in _OF_EXPLAIN:
+            instead = f"trainscout explain {field}={value}"
+            return InputError(field, value, "is no setting of this command", instead)
+        leaf, root = field.rpartition(".")[2], cast(DictConfig, error.parent_node._get_root())
+        if (study := _of_a_study(leaf, root.get("sweep"))) is not None:
+            return InputError(field, value, "is not a known name", f"{study}={value}", study)
         if leaf != field and leaf in root:
             return InputError(field, value, "is not a known name", f"{leaf}={value}", leaf)
         names = [str(key) for key in error.parent_node if key != "hydra"]
@@ -168,12 +173,27 @@ _PARTS: dict[str, Any] = {
 }
 
 
+_OF_EXPLAIN = ("given", "against")
+
 # What to say instead of a group that a command has not; a study compares several.
 _INSTEAD = {
     "model": "sweep.models=[NAME, ...]",
     "cluster": "sweep.clusters=[NAME, ...]",
+    "training": "sweep.training.NAME=VALUE",
     "tracking": "leave it out: this command records nothing",
 }
+
+
+def _of_a_study(leaf: str, sweep: DictConfig | None) -> str | None:
+    """Where a study has what is called so; None: nowhere, or the command asks for none."""
+    if sweep is None:
+        return None
+    if leaf == "price_usd_per_hour":
+        return "sweep.prices_usd_per_hour.GPU"
+    if leaf in sweep:
+        return f"sweep.{leaf}"
+    of_training = {each.name for each in dataclasses.fields(Training)}
+    return f"sweep.training.{leaf}" if leaf in of_training else None
 
 
 def _elsewhere(field: str, names: list[str]) -> str | None:

@@ -22,6 +22,7 @@ WRONG = {
     "optimize": {
         "cluster=h100": "h100_64",
         "serch=tpe": "did you mean 'search'",
+        "given=run.sh": "trainscout explain given=run.sh",
         "cluster.num_nodes=0": "cluster.num_nodes=0",
         "cluster.num_nodes=125000000": "out of range (allowed: 1..131072)",
         "training.global_batch_size=-4": "training.global_batch_size=-4",
@@ -85,6 +86,9 @@ WRONG = {
     "plan": {
         "sweep=llama3_8b sweep.what_ifs={}": "~sweep.what_ifs, which takes all of them away",
         "sweep.num_gpus=64": "did you mean '[64]'",
+        "num_gpus=[64]": "did you mean 'sweep.num_gpus'",
+        "training.tokens=1T": "did you mean 'sweep.training.tokens'",
+        "gpu.price_usd_per_hour=2": "did you mean 'sweep.prices_usd_per_hour.GPU'",
         "sweep.num_gpu=8": "did you mean 'num_gpus'",
         "sweep.num_gpus=[1000000000]": "sweep.num_gpus=1000000000: is out of range",
         "sweep.clusters=[h200]": "did you mean '8xh200'",
