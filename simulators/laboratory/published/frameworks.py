@@ -89,6 +89,11 @@ def is_declared(statement: Statement) -> bool:
     return "project" in statement.label
 
 
+def pads_experts(statement: Statement) -> bool:
+    """Whether a row's software pads a GPU's experts to its busiest."""
+    return "pads_experts" in _OWN_FACTS.get(statement.label.get("project", ""), {})
+
+
 def framework_of(
     row: Row,
     statement: Statement,

@@ -16,7 +16,7 @@ from trainscout.simulators.predictor.question.model import Model
 
 from .era import era_of
 from .families import Family, declared_shape, family_of, other_architecture
-from .frameworks import project_of
+from .frameworks import pads_experts, project_of
 from .outcome import CannotReplayError
 from .presets import is_library, moe_preset
 from .rows import Row, given
@@ -38,8 +38,6 @@ _UNTRAINED_ROUTER, _TRAINED_ROUTER = 1.6, 1.13
 # PyTorch's trainers leave routers alone unless told otherwise (TorchTitan's
 # ``_debug_force_load_balance``), from scratch or in published weights.
 _UNFORCED = ("torchtitan", "fsdp1", "fsdp2", "kempnerforge", "huggingface", "torchtune")
-# All experts of a GPU multiply as many rows as its busiest has (KempnerForge's model/moe.py).
-_PADS_EXPERTS = ("kempnerforge",)
 # Routers of weights that are fine-tuned are left alone but in these libraries' benchmarks of it.
 _FORCE_WHERE_TUNED = ("bridge", "nemo")
 # Where TorchTitan and NeMo AutoModel (``FakeBalancedGate``) force routers, a token's experts are
@@ -288,7 +286,7 @@ def _load_imbalance(row: Row, statement: Statement, assumed: list[str]) -> float
     project = statement.label.get("project")
     if ep == 1 and load > 1:
         # One GPU has all that tokens ask for, and no more unless its experts are padded.
-        number = given(row.num_experts, 1) if project in _PADS_EXPERTS else 1
+        number = given(row.num_experts, 1) if pads_experts(statement) else 1
         load = 1 + (load - 1) * _spread(number) / _spread(8)
     tuned = statement.says("tuning") or statement.says("adapters")
     left_alone = project in _UNFORCED or (tuned and project not in _FORCE_WHERE_TUNED)

@@ -21,6 +21,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
+from trainscout.simulators.predictor.workload.ir import Alloc
+from trainscout.simulators.predictor.workload.part import ROUTER_GRAPH
 from trainscout.simulators.predictor.workload.passes import (
     BACKWARD,
     FORWARD,
@@ -153,26 +155,28 @@ def _stage_memories(
             gathered_bytes(job, stage),
             vacated_bytes(job, stage, statics[id(stage)]),
             update_bytes(stage.parameters, job),
+            router_graph_bytes(job, stage),
         )
         for stage in distinct(workload.stages)
     }
     room = capacity - sum(outside.values())
     memories, needs = list[StageMemory](), list[int]()
     for index, stage in enumerate(workload.stages):
-        static, flattened, streamed, gathered, vacated, updating = once[id(stage)]
+        static, flattened, streamed, gathered, vacated, updating, graphs = once[id(stage)]
         held = held_bytes(job, stage, index, boundary)
         # At a peak that comes before its pass has kept all it keeps, activations are fewer.
         later = min(0, temporary[index] + held)
+        activations[index] += graphs
         moving = {
             "activations": activations[index] + later,
             "temporary": temporary[index] + held - later,
         }
         missing = Absent(*absent[index].tolist())
         present = activations[index] + temporary[index] - sum(missing)
-        # When the optimizer runs, activations are free.
-        more = updating - sum(static.absent_at_update) - present
+        # When the optimizer runs, other activations are free.
+        more = graphs + updating - sum(static.absent_at_update) - present
         if more > 0:
-            moving = {"activations": 0, "temporary": updating + held}
+            moving = {"activations": graphs, "temporary": updating + held}
             missing, vacated = static.absent_at_update, 0
             # What is flattened is among it.
             flattened = max(0, flattened - more)
@@ -195,6 +199,14 @@ def _stage_memories(
             )
         )
     return tuple(memories), needs
+
+
+def router_graph_bytes(job: Job, stage: Stage) -> int:
+    """What routers' graphs hold of all layers when a step ends."""
+    if not job.framework.keeps_router_graph:
+        return 0
+    ops = ((run.count, op) for run in stage.runs for op in run.backward.ops)
+    return sum(n * op.bytes for n, op in ops if isinstance(op, Alloc) and op.tag == ROUTER_GRAPH)
 
 
 def _segments(size: int) -> int:

@@ -132,15 +132,17 @@ class Framework:
     recompute_stops_early: bool = False
     """A recomputed layer's last product, which no gradient reads, is not made again (PyTorch's
     non-reentrant checkpoints since 2.1, JAX)."""
+    keeps_router_graph: bool = False
+    """What a recomputed layer keeps up to its router stays until the next step with the router's
+    loss (PyTorch's checkpoints that do not reenter, a loss kept in its module)."""
     saves_each_product: bool = False
     """Recomputation by operations keeps what every product makes, not every second, and none that
     only the next layer reads (TorchTitan's ``experiments/graph_trainer/memory_policy.py``)."""
     fused_wgrad: bool = True
     """Weight gradients are added into the fp32 main gradient by the GEMM itself."""
     transformer_engine: int = 0
-    """Major release of Transformer Engine whose linear layers these are, 0 for others: their
-    products have workspaces of their own, and from 2 on, under ``fused_wgrad``, autograd is handed
-    one 16-bit tensor per weight shape, kept for the whole run."""
+    """Major release of Transformer Engine, 0 without its linear layers: they have workspaces, and
+    from 2 on, under ``fused_wgrad``, a 16-bit tensor per weight shape, kept for the whole run."""
     accumulate_grads_fp32: bool = True
     """Gradients are kept in fp32."""
     autocast: bool = False
@@ -276,6 +278,8 @@ class Framework:
     fused_fp4_casts: bool = False
     """In NVFP4, one kernel casts a tensor along both dimensions, transformed along one
     (Transformer Engine since March 2026, ``nvte_quantize_with_hadamard_transform``)."""
+    pads_experts: bool = False
+    """All experts of a GPU multiply as many rows as its busiest (``moe.load_imbalance``)."""
     loops_experts: bool = False
     """Experts are modules that run one after another in a Python loop, in which the host reads
     where each one's tokens are (Transformers before version 5)."""

@@ -35,8 +35,9 @@ def _imbalance(shard: Shard) -> float:
     """How many times the mean the busiest rank receives, on average over the layers."""
     moe = shard.moe
     if not moe.routed:
-        # Nobody receives more than the capacity of its experts.
-        return max(1.0, min(moe.load_imbalance, moe.capacity_factor or math.inf))
+        # Nobody receives more than the capacity of its experts, or than all there is.
+        most = moe.num_experts if shard.pads_experts else shard.ep
+        return max(1.0, min(moe.load_imbalance, most, moe.capacity_factor or math.inf))
     layers = _expert_layers(shard.model)
     return rank_imbalance(_of_sources(shard), shard.ep, layers, moe.capacity_factor)
 

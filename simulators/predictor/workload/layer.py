@@ -87,7 +87,13 @@ def layer_blocks(
         ops = tuple(op for part in parts for op in part.forward)
         input_bytes += sum(each.bytes for each in weight_copies(shard, ops))
         early, beside = shard.recompute_stops_early, beside_rerun_bytes(shard)
-        return checkpointed(name, parts, input_bytes, beside_bytes=beside, stops_early=early)
+        stays = 0
+        if shard.keeps_router_graph and layer.mlp == MOE:
+            router = next(at for at, part in enumerate(parts) if part.module == "moe")
+            stays = sum(part.saved_bytes for part in parts[: router + 1])
+        return checkpointed(
+            name, parts, input_bytes, beside_bytes=beside, stops_early=early, stays_bytes=stays
+        )
     if recompute == "selective":
         chosen = frozenset(modules.split("+"))
         at_once = OPERATIONS in chosen

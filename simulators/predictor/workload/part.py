@@ -15,6 +15,7 @@ ATTENTION_RESIDUAL = "attention_residual"
 MIXER_IN = "mixer_in"
 # What weighs what experts made, where operations of its own do (``moe``).
 WEIGH = "weigh_copies"
+ROUTER_GRAPH = "router_graph"
 
 
 @dataclass(frozen=True)
@@ -135,26 +136,30 @@ def checkpointed(
     *,
     beside_bytes: int = 0,
     stops_early: bool = False,
+    stays_bytes: int = 0,
 ) -> tuple[Block, Block]:
     """Blocks of a fully recomputed layer: only its input is kept, the forward runs twice, the
     second time ``until_needed`` if it ``stops_early``. ``beside_bytes`` are beside that input and
-    what the layer keeps when it runs again."""
+    what the layer keeps when it runs again, of which ``stays_bytes`` go with its next forward
+    pass."""
     plain_forward, plain_backward = compose(name, parts)
     rerun = tuple(op for op in plain_forward.ops if not isinstance(op, Alloc))
     again = until_needed(rerun) if stops_early else rerun
     backward = tuple(op for op in plain_backward.ops if not isinstance(op, Free))
     saved = sum(part.kept_bytes for part in parts) + beside_bytes
     transient = max((part.forward_peak_bytes for part in parts), default=0)
+    goes = (Free(ROUTER_GRAPH, stays_bytes),) if stays_bytes else ()
+    stays = (Alloc(ROUTER_GRAPH, stays_bytes),) if stays_bytes else ()
     return (
         Block(
             f"{name}_forward",
-            (*rerun, Alloc("layer_input", input_bytes)),
+            (*rerun, Alloc("layer_input", input_bytes), *goes),
             saved + transient,
             plain_forward.forward_ops,
         ),
         Block(
             f"{name}_backward",
-            (*again, *backward, Free("layer_input", input_bytes)),
+            (*again, *backward, Free("layer_input", input_bytes), *stays),
             max(plain_forward.peak_bytes + beside_bytes, saved + plain_backward.peak_bytes),
             plain_forward.forward_ops + plain_backward.forward_ops,
         ),

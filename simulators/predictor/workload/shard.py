@@ -94,6 +94,7 @@ class Shard:
     pace_of_kernels: float
     fused_experts: bool
     loops_experts: bool
+    pads_experts: bool
     delta_rule: str
     written_dispatch: str
     gathers_for_experts: bool
@@ -118,6 +119,7 @@ class Shard:
     pads_vocabulary: bool
     writes_gelu: bool
     recompute_stops_early: bool
+    keeps_router_graph: bool
     saves_each_product: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
@@ -181,6 +183,8 @@ class Shard:
             and job.model.mla is None,
             # Without sequence parallelism nothing is gathered.
             keeps_gathered=framework.keeps_gathered and recipe.sp,
+            # Pipelines have several passes of a layer under way: it is not known for them.
+            keeps_router_graph=framework.keeps_router_graph and recipe.pp == 1,
             pads_vocabulary=framework.aligns_vocabulary,
             # What was reduced is let go, and autograd keeps the first gradient as it comes.
             accumulates=not framework.torch_wrappers
@@ -341,6 +345,7 @@ _OF_RECIPE_OR_MODEL = {
     "fused_experts",
     "repeats_kv",
     "keeps_gathered",
+    "keeps_router_graph",
     "pads_vocabulary",
     "puts_batch_first",
 }

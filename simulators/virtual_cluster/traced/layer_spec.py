@@ -60,6 +60,8 @@ _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
     "quantises_each_pass": (False,),
     "fuses_casts": (False,),
     "loops_experts": (False,),
+    "pads_experts": (False,),
+    "keeps_router_graph": (False,),
     "delta_rule": ("fused",),
     "masked_dispatch": ("",),
     "written_dispatch": ("",),

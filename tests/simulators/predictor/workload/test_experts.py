@@ -184,6 +184,19 @@ def test_experts_over_their_capacity_drop_and_others_are_not_padded() -> None:
     assert rows(**even, capacity_factor=1.5, load_imbalance=2.0) == (1000, 1500)
 
 
+@pytest.mark.parametrize(("pads", "ep", "load"), [(False, 1, 1), (False, 2, 1.6), (True, 1, 1.6)])
+def test_one_gpu_has_no_busiest_but_where_experts_are_padded(
+    pads: bool, ep: int, load: float
+) -> None:
+    def rows(imbalance: float) -> int:
+        moe = replace(MOE.moe, load_imbalance=imbalance)
+        job = make_job(replace(MOE, moe=moe), ep=ep, training={"pads_experts": pads})
+        blocks = layer_blocks(Shard.of(job), EXPERT_LAYER, "none")
+        return max(op.m_per_group for op in blocks[0].ops if isinstance(op, GroupedGemm))
+
+    assert rows(1.6) == pytest.approx(load * rows(1.0), abs=1)
+
+
 def test_a_loop_waits_and_launches_for_each_expert() -> None:
     """The products of all four at once, and in the forward pass a wait for the rows of each."""
 
