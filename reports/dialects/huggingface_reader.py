@@ -405,6 +405,10 @@ class HuggingFaceReader:
     ) -> Framework:
         """The software with what arguments switch in it."""
         changes = segments_of(self.environment) | moments_of(self.options, recipe)
+        if self.software == "deepspeed" and (model.moe or model.mla):
+            # They are Transformers', which ZeRO shards as all else.
+            of_model = ("experts", "latent_attention")
+            changes["lacks"] = tuple(what for what in base.lacks if what not in of_model)
         if recipe.zero_stage >= 2 and self.software == "huggingface":
             changes |= self._units(recipe.zero_stage)
         elif recipe.zero_stage >= 2:

@@ -1,5 +1,7 @@
 """Transformers' arguments, Accelerate's file and DeepSpeed's JSON, as one job."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.reports.launch_import.samples import framework, model, read, read_written, written
@@ -9,6 +11,7 @@ from trainscout.reports.dialects.deepspeed import settings_of
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Dpo, Lora
+from trainscout.simulators.predictor.question.validity import why_invalid
 
 ZERO = {
     "bf16": {"enabled": "auto"},
@@ -45,6 +48,16 @@ def test_a_script_with_the_json_that_it_names(tmp_path):
     assert [each.argument for each in reading.unknown] == ["--nothing_of_theirs 3"]
     assert any("reduce_bucket_size" in words for words, _ in reading.not_modelled)
     assert "steps_per_print 10" in reading.no_effect
+
+
+@pytest.mark.parametrize("name", ["qwen3_30b_a3b", "deepseek_v2"])
+def test_deepspeed_shards_the_experts_of_transformers(tmp_path, name):
+    written(tmp_path, ZERO, "configs/ds.json")
+    imported = read_written(tmp_path, SCRIPT.replace("llama3_8b", name))
+    question = imported.question
+    assert question.framework.name == "deepspeed"
+    assert why_invalid(question.job(imported.recipe)) is None
+    assert why_invalid(replace(question, framework=framework("deepspeed")).job(imported.recipe))
 
 
 @pytest.mark.parametrize(
