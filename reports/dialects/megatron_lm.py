@@ -37,6 +37,7 @@ from trainscout.simulators.predictor.question.knob import MEGATRON_LM
 TITLE = "Megatron-LM"
 SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """How data parallelism shards, by ZeRO stage."""
+MASKLESS = "--no-create-attention-mask-in-dataloader"
 OFFLOAD = "--optimizer-offload-fraction"
 _UNCHECKED = "--no-check-for-nan-in-loss-and-grad"
 _NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
@@ -310,6 +311,8 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     # Megatron has no default, and stops without one.
     Setting("--lr", lambda job: "1e-4"),
     Setting("--mock-data", lambda job: True),
+    # Causal attention needs none: it would take a byte for every pair of positions.
+    Setting(MASKLESS, lambda job: True),
     Setting("--attention-backend", megatron_core.attention_backend),
     Setting("--bf16", lambda job: job.precision == "bf16" or _scaled(job) or _in_four_bits(job)),
     Setting("--fp16", lambda job: job.precision == "fp16"),

@@ -18,7 +18,14 @@ from trainscout.reports.dialects.environment import read_environment, segments_o
 from trainscout.reports.dialects.megatron_core import FP8, QUANTISED_PARAMETERS
 from trainscout.reports.dialects.megatron_hybrid import PATTERN, read_chunks, read_layers
 from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
-from trainscout.reports.dialects.megatron_lm import ARGUMENTS, CLAMP, OFFLOAD, SHARDING, TITLE
+from trainscout.reports.dialects.megatron_lm import (
+    ARGUMENTS,
+    CLAMP,
+    MASKLESS,
+    OFFLOAD,
+    SHARDING,
+    TITLE,
+)
 from trainscout.reports.dialects.megatron_zero_bubble import read_schedule
 from trainscout.reports.dialects.options import Options, Reading
 from trainscout.reports.dialects.setting import read
@@ -339,6 +346,14 @@ class MegatronReader:
                 f"no --global-batch-size: Megatron takes one micro-batch a replica, {batch}"
             )
         length = self._length or base.sequence_length or model.sequence_length
+        # Megatron-Bridge hands none on (skip_getting_attention_mask_from_dataset).
+        makes_masks = self.whole and self.title == TITLE and not options.has(MASKLESS)
+        mask_gib = recipe.micro_batch * length**2 / 2**30
+        if makes_masks and mask_gib >= 1:
+            stages = "first and last stages copy" if recipe.pp > 1 else "GPUs copy"
+            options.assume(
+                f"no {MASKLESS}", f"no mask, of which {stages} {mask_gib:.1f} GiB a micro-batch"
+            )
         tokens = base.tokens
         iterations, samples = options.whole("--train-iters"), options.whole("--train-samples")
         if iterations is not None:

@@ -27,9 +27,11 @@ def variables(job: Job) -> dict[str, str]:
     return dict(export.split("=", 1) for export in exports)
 
 
-def test_iterations_cover_the_tokens():
+def test_iterations_cover_the_tokens_and_no_masks_are_made():
     # 1e9 tokens / (64 x 1024) tokens per step = 15258.8 steps.
-    assert arguments(job_of(Recipe()))["--train-iters"] == "15259"
+    written = arguments(job_of(Recipe()))
+    assert written["--train-iters"] == "15259"
+    assert "--no-create-attention-mask-in-dataloader" in written
 
 
 def test_uneven_virtual_stages_are_counted_instead():

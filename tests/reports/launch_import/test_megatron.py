@@ -273,6 +273,17 @@ def test_vocabularies():
     assert shape("--padded-vocab-size 51200").question.model.padded_vocab_size(8) == 51200
 
 
+def test_masks_of_long_sequences_are_said_not_to_be_modelled():
+    def assumed(more):
+        return dict(shape(f"--bf16 {more}").reading.not_modelled)
+
+    maskless, long = "--no-create-attention-mask-in-dataloader", "--seq-length 32768"
+    assert "GPUs copy 2.0 GiB" in assumed(long)[f"no {maskless}"]
+    split = assumed(f"{long} --pipeline-model-parallel-size 2")
+    assert "first and last stages copy 2.0 GiB" in split[f"no {maskless}"]
+    assert assumed(f"{long} {maskless}") == assumed("--seq-length 16384") == {}
+
+
 def test_every_argument_ends_in_one_list():
     imported = shape("--bf16 --lr 1e-4 --rope-type yarn --sequence-paralel --novel 3 4")
     reading = imported.reading
