@@ -2,6 +2,7 @@
 
 Torch looks for CUDA's hooks once, while it is imported, and remembers what it found. So its
 library is opened first, then the shim that registers the hooks, and only then ``import torch``.
+Of a torch that was built with CUDA, emptied ones stand for the libraries that register its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ctypes
 import hashlib
 import importlib.metadata
 import importlib.util
+import inspect
 import os
 import shutil
 import subprocess
@@ -22,6 +24,10 @@ from trainscout.simulators.predictor.io.cache_folder import FIELD, cache_folder
 from trainscout.simulators.predictor.io.output import unwritable
 from trainscout.simulators.predictor.question.errors import InputError
 
+from . import emptied_library
+from .emptied_library import emptied_source
+
+_OF_CUDA = ("libc10_cuda.so", "libtorch_cuda.so")
 # Emulation uses torch's internal interfaces of this version.
 OLDEST_TORCH = (2, 13)
 SOURCE = Path(__file__).with_name("shim.cpp")
@@ -71,8 +77,7 @@ def load() -> Shim:
     """Load the native part into this process, compiling it when this torch has none yet.
 
     Raises:
-        InputError: when torch is missing, was imported already, was built with CUDA, or no
-            compiler is found.
+        InputError: when torch is missing or was imported already, or no compiler is found.
     """
     global _loaded
     if _loaded is None:
@@ -83,7 +88,11 @@ def load() -> Shim:
         torch_folder = _torch_folder()
         for name in ("libc10.so", "libtorch_cpu.so"):
             ctypes.CDLL(str(torch_folder / "lib" / name), mode=ctypes.RTLD_GLOBAL)
-        _loaded = Shim(ctypes.PyDLL(str(_compiled(torch_folder))))
+        for library in (torch_folder / "lib" / name for name in _OF_CUDA):
+            if library.exists():
+                # For whoever is linked to it alone, and after that one's own symbols.
+                ctypes.CDLL(str(_emptied(library)))
+        _loaded = Shim(ctypes.PyDLL(str(_compiled(torch_folder)), ctypes.RTLD_GLOBAL))
     return _loaded
 
 
@@ -95,24 +104,28 @@ def _torch_folder() -> Path:
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TORCH:
         oldest = ".".join(str(part) for part in OLDEST_TORCH)
         raise InputError("torch", version, "is older than emulation is made for", f">= {oldest}")
-    folder = Path(spec.origin).parent
-    if (folder / "lib" / "libtorch_cuda.so").exists():
-        raise InputError(
-            "torch",
-            version,
-            "was built with CUDA; emulation needs a build for CPU only",
-            "torch from https://download.pytorch.org/whl/cpu",
-        )
-    return folder
+    return Path(spec.origin).parent
 
 
 def _compiled(torch_folder: Path) -> Path:
-    version = importlib.metadata.version("torch")
-    content = hashlib.sha256(SOURCE.read_bytes() + version.encode() + str(torch_folder).encode())
-    library = cache_folder() / "native" / f"virtual_cuda_{version}_{content.hexdigest()[:16]}.so"
-    if not library.exists():
-        _compile(torch_folder, library)
-    return library
+    flags = [f"-I{torch_folder / 'include'}", f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"]
+    made_of = f"{SOURCE.read_text()} {torch_folder}"
+    return _built("virtual_cuda", made_of, SOURCE.read_text, flags)
+
+
+def _emptied(library: Path) -> Path:
+    def source() -> str:
+        try:
+            return emptied_source(library)
+        except (OSError, subprocess.CalledProcessError) as error:
+            problem = f"was built with CUDA, and nm cannot list the symbols of its own ({error})"
+            wanted = "nm, e.g. apt install binutils, or a torch built for CPU only"
+            raise InputError(
+                "torch", importlib.metadata.version("torch"), problem, wanted
+            ) from None
+
+    made_of = f"{inspect.getsource(emptied_library)} {library}"
+    return _built(library.stem, made_of, source, [f"-Wl,-soname,{library.name}", "-w"])
 
 
 def compiler() -> str:
@@ -132,7 +145,13 @@ def compiler() -> str:
     return found
 
 
-def _compile(torch_folder: Path, library: Path) -> None:
+def _built(name: str, made_of: str, source: Callable[[], str], flags: list[str]) -> Path:
+    """A shared library, of the cache or compiled; ``made_of`` is what else it depends on."""
+    version = importlib.metadata.version("torch")
+    content = hashlib.sha256(f"{made_of} {version}".encode())
+    library = cache_folder() / "native" / f"{name}_{version}_{content.hexdigest()[:16]}.so"
+    if library.exists():
+        return library
     found = compiler()
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -141,21 +160,19 @@ def _compile(torch_folder: Path, library: Path) -> None:
     except OSError as error:
         raise unwritable(FIELD, library.parent, error) from error
     os.close(descriptor)
-    command = [
-        *(found, "-O1", "-shared", "-fPIC", "-std=c++20", f"-I{torch_folder / 'include'}"),
-        *(str(SOURCE), "-o", partial, f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"),
-    ]
+    command = [found, "-O1", "-shared", "-fPIC", "-std=c++20", "-xc++", "-", "-o", partial, *flags]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, input=source(), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             errors = [line for line in done.stderr.splitlines() if "error" in line]
             detail = errors[0] if errors else done.stderr[-300:]
             raise InputError(
                 "torch",
-                importlib.metadata.version("torch"),
+                version,
                 f"the native part does not compile against it ({detail})",
                 "a torch this version of Trainscout supports",
             )
         os.replace(partial, library)
     finally:
         Path(partial).unlink(missing_ok=True)
+    return library

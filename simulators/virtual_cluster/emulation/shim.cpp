@@ -11,6 +11,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Registry.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
 #include <cstring>
@@ -330,3 +331,14 @@ struct RegisterMemory {
 } register_memory;
 
 } // namespace
+
+// Of a torch that was built with CUDA these are called while it is loaded: where
+// c10d::get_gil_checker() has a pointer put, and the options that bindings have as a default,
+// ProcessGroupNCCL::Options(bool).
+extern "C" void* _ZN4c10d15get_gil_checkerEv() {
+  static void* kept;
+  return &kept;
+}
+extern "C" void _ZN4c10d16ProcessGroupNCCL7OptionsC1Eb(void* at, bool) {
+  new (at) c10d::Backend::Options("nccl");
+}

@@ -1,4 +1,4 @@
-"""Ranks are emulated with a torch for CPU and a compiler; elsewhere these tests are skipped."""
+"""Ranks are emulated with a compiler; elsewhere these tests are skipped."""
 
 from __future__ import annotations
 
