@@ -383,15 +383,23 @@ def _cudnn_takes(query: Any, key: Any, mask: Any) -> bool:
     return suits and _takes_half(query)
 
 
-def _memory_efficient_takes(query: Any) -> bool:
-    return bool(query.dim() == 4) and torch.backends.cuda.mem_efficient_sdp_enabled()
+# Until its pull request 191085 it took as many key heads as query heads alone.
+_MEMORY_EFFICIENT_TAKES_GROUPS = torch.__version__ >= (2, 14)
+
+
+def _memory_efficient_takes(query: Any, key: Any) -> bool:
+    if query.dim() != 4 or not torch.backends.cuda.mem_efficient_sdp_enabled():
+        return False
+    return _MEMORY_EFFICIENT_TAKES_GROUPS or bool(query.shape[1] == key.shape[1])
 
 
 def _patch_asked_choice() -> None:
     """What jagged tensors and scripts ask before they call attention."""
     of = torch._C
     of._can_use_flash_attention = lambda ask, _=False: _flash_takes(ask.query, ask.attn_mask)
-    of._can_use_mem_efficient_attention = lambda ask, _=False: _memory_efficient_takes(ask.query)
+    of._can_use_mem_efficient_attention = lambda ask, _=False: _memory_efficient_takes(
+        ask.query, ask.key
+    )
     of._can_use_cudnn_attention = lambda ask, _=False: _cudnn_takes(
         ask.query, ask.key, ask.attn_mask
     )
@@ -444,18 +452,16 @@ def _attention(original: Any, values: Any) -> Any:
             return aten._scaled_dot_product_cudnn_attention(
                 query, key, value, bias, keeps, *rest, **named
             )[0]
-        if enable_gqa and key.shape[-3] != query.shape[-3]:
-            times = query.shape[-3] // key.shape[-3]
-            key = key.repeat_interleave(times, -3)
-            value = value.repeat_interleave(times, -3)
-        if _memory_efficient_takes(query):
+        if _memory_efficient_takes(query, key):
             bias = _as_bias(attn_mask, query, key, values)
             return aten._scaled_dot_product_efficient_attention(
                 query, key, value, bias, keeps, *rest, **named
             )[0]
-        return aten._scaled_dot_product_attention_math(
-            query, key, value, attn_mask, *rest, **named
-        )[0]
+        # Of 16-bit tensors in fp32, whose products no autocast reaches.
+        with torch.autocast("cuda", enabled=False):
+            return aten._scaled_dot_product_attention_math(
+                query, key, value, attn_mask, *rest, **named, enable_gqa=enable_gqa
+            )[0]
 
     # Scripts read from its text which arguments it takes.
     return functools.wraps(original)(scaled_dot_product_attention)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulators.virtual_cluster.emulation.sections import Run, emulate
+from tests.simulators.virtual_cluster.emulation.sections import Run, emulate, emulate_text
 from trainscout.simulators.virtual_cluster.traces.events import (
     Alloc,
     Begin,
@@ -273,3 +273,31 @@ def _site(section: list[object], kind: type) -> int | None:
 def test_shapes_at_other_sizes_are_torch_s(tmp_path: Path) -> None:
     run = emulate(tmp_path, "other_sizes.py", "--world-size", 1)
     assert "all alike" in run.output, run.output
+
+
+_GROUPED = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention as attend
+
+many, few = (torch.randn(1, n, 128, 64, dtype=torch.float16, device="cuda") for n in (8, 2))
+for name, keys in (("equal", many), ("grouped", few)):
+    torch.cuda.nvtx.range_push(name)
+    with torch.autocast("cuda", torch.float16):
+        print(name, attend(many, keys, keys, is_causal=True, enable_gqa=True).dtype)
+    torch.cuda.nvtx.range_pop()
+"""
+
+
+def test_grouped_heads_without_flash_attention_are_multiplied_in_fp32(tmp_path: Path) -> None:
+    one = ("--world-size", 1, "--gpu")
+    run = emulate_text(tmp_path, "grouped.py", _GROUPED, *one, "v100_32")
+    assert "equal torch.float16" in run.output
+    assert "grouped torch.float16" in run.output
+    assert any("efficient_attention" in op.name for op in run.of("equal", Op))
+    grouped = run.of("grouped", Op)
+    assert not any("attention" in op.name for op in grouped)
+    products = [op for op in grouped if "mm" in op.name]
+    assert [lower(op).kernels[0].dtype for op in products] == ["fp32"] * 2  # type: ignore[union-attr]
+
+    newer = emulate_text(tmp_path, "newer.py", _GROUPED, *one, "a100_80")
+    assert any("flash_attention" in op.name for op in newer.of("grouped", Op))
