@@ -298,9 +298,15 @@ def _data_parallel(pair: _Pair) -> str:
             if on
         ]
         beside = f", {' and '.join(hidden)} beside computation" if hidden else ", nothing hidden"
-        return (
+        reduced = (
             f"sums gradients of {side.parameters / 1e9:.2f} B parameters a GPU over {replicas} "
             f"replicas (zero_stage={recipe.zero_stage}{beside})"
+        )
+        if not side.job.gathers_units:
+            return reduced
+        return (
+            f"gathers its weights for each of {side.job.num_micro_batches} micro-batches and "
+            + reduced
         )
 
     return pair.each(words)

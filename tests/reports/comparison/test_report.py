@@ -215,6 +215,16 @@ def test_reasons_are_the_real_quantities():
     assert gaps == pytest.approx(total, abs=0.02 * step_s)
 
 
+def test_weights_gathered_for_every_micro_batch_are_a_reason():
+    sharded = Recipe(zero_stage=3, recompute="full")
+    question = Question(MODEL, GPU, replace(CLUSTER, nic_gbps=25), TRAINING)
+    sides = ("a", "", sharded), ("b", "", replace(sharded, micro_batch=2))
+    comparison = compare(*sides, space(), Predictions(question, get_simulator("replay")))
+    words = {reason.part: reason.words for reason in comparison.difference.reasons}
+    assert "a gathers its weights for each of 4 micro-batches and" in words["dp_communication"]
+    assert "b gathers its weights for each of 2 micro-batches and" in words["dp_communication"]
+
+
 def test_the_headline_is_what_to_change():
     after = replace(FIRST, pp=2, micro_batch=2, tp_comm_overlap=True)
     made_of = compare(
