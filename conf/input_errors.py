@@ -150,7 +150,7 @@ def explain_omegaconf_error(
 
 def _number_meant(field: str, value: object) -> str | None:
     """The number in a price ($2.20), in a power of two as people say it (8k), or before the unit
-    that the setting has anyway (400 Gb/s, 80 GB in bytes); None for a plain number."""
+    that the setting has anyway (400 Gb/s, 50 GB/s, 80 GB in bytes); None for a plain number."""
     found = re.fullmatch(r"\$?(\d+\.?\d*) ?([a-zA-Z/]*)", str(value).strip("'\" "))
     if found is None or found[1] == str(value):
         return None
@@ -160,6 +160,8 @@ def _number_meant(field: str, value: object) -> str | None:
     if field.endswith("_bytes") and unit in _BYTES:
         return f"{float(number) * _BYTES[unit]:.0f}"
     in_its_unit = field.endswith("_gbps") and unit in ("gbps", "gb/s", "gbit/s")
+    if in_its_unit and found[2] in ("GBps", "GB/s"):
+        return f"{float(number) * 8:g}"
     return number if not unit or in_its_unit else None
 
 

@@ -58,6 +58,7 @@ WRONG = {
         "recipe.recompute=Full": "did you mean 'full'",
         "gpu.memory_bytes=80GB": "did you mean '80000000000'",
         "cluster.nic_gbps=400Gbps": "did you mean '400'",
+        "cluster.nic_gbps=50GB/s": "did you mean '400'",
         "training.packed_lengths=80,150": "a list as [80,150]",
         "recipe.tp=0": "recipe.tp=0: tp=0 must be a whole number >= 1",
         "format=yaml": "format=yaml: is not a known choice (allowed: csv, json, table)",
