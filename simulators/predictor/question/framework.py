@@ -238,8 +238,9 @@ class Framework:
     """What Python that goes through a layer's parameters one by one takes the host, in seconds: an
     optimizer over DTensors, DeepSpeed's step, and its hooks under ZeRO 1 and 2."""
     p2p_poll_s: float = 0.0
-    """What a pipeline message between nodes waits for a host that sleeps before it looks whether
-    the message has come, in seconds."""
+    """What a pipeline message between nodes waits for a host that sleeps until it looks, in s."""
+    p2p_sync: bool = False
+    """The host waits for pipeline messages that block: what receives begins with an idle GPU."""
     cuda_graphs: bool = False
     """Passes are replayed, and the host never lags."""
     # Megatron-LM, transformer_config.py: ``moe_router`` captures up to the router and
@@ -255,8 +256,7 @@ class Framework:
     """Without sequence parallelism, tensor-parallel ranks each send their share of a pipeline
     message and gather it on arrival (Narayanan et al. 2021, section 4.1)."""
     overlap_p2p: bool = True
-    """Interleaved pipeline messages travel beside compute; without it every message blocks, as
-    plain 1F1B's do."""
+    """Interleaved pipeline messages travel beside compute; else all of them block, as in 1F1B."""
     overlap_tp_gradients: bool = True
     """In the backward pass of a column-parallel layer the input is gathered again beside the input
     gradient's GEMM, and that gradient summed or scattered beside the weight gradient's (Megatron-

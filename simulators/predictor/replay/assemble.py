@@ -19,7 +19,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.schedules import crossed, receivers, schedule_kind
+from trainscout.simulators.predictor.question.schedules import (
+    Place,
+    crossed,
+    receivers,
+    schedule_kind,
+)
 from trainscout.simulators.predictor.workload.data_parallel import (
     GATHER,
     REDUCE,
@@ -204,7 +209,8 @@ class Assembler:
             key: tuple[object, ...] = (id(program),)
             if self.blocking_sends and last:
                 chunks = range(len(program.chunks))
-                key += tuple(self.sent_s(stage, c, way) for way in range(2) for c in chunks)
+                for way, chunk in itertools.product(range(2), chunks):
+                    key += (self.sent_s(stage, chunk, way), self.synced(stage, chunk, way))
             if key not in made:
                 made[key] = _Tabled(self, stage).table()
             tables.append(made[key])
@@ -243,7 +249,8 @@ class Assembler:
             if stop - start == 1:
                 parts = [[block for block, times in pass_blocks(whole, way) for _ in range(times)]]
             else:
-                parts = [list(each.blocks) for each in self.passes.segments(whole, way)]
+                segments = self.passes.segments(whole, way, self.synced(stage, chunk, way))
+                parts = [list(each.blocks) for each in segments]
             for place, blocks in zip(range(start, stop), parts, strict=True):
                 ends = place == stop - 1
                 yield Content(int(tasks[place]), blocks, way, chunk, micro, place == start, ends)
@@ -271,7 +278,8 @@ class Assembler:
 
     def pass_price(self, stage: int, chunk: int, direction: int) -> PassPrice:
         """One pass with the transfer that blocks its sender, if any."""
-        price = self.passes.whole(self.workload.stages[stage].chunks[chunk], direction)
+        held = self.workload.stages[stage].chunks[chunk]
+        price = self.passes.whole(held, direction, self.synced(stage, chunk, direction))
         sent = self.sent_s(stage, chunk, direction)
         if not sent:
             return price
@@ -293,9 +301,17 @@ class Assembler:
         """The stage that a pass sends to before it ends, if it does."""
         if not self.blocking_sends:
             return None
-        recipe = self.job.recipe
-        to = receivers(self.job.schedule, recipe.pp, recipe.vpp)
-        return to[direction].get((stage, chunk))
+        return self._receivers[direction].get((stage, chunk))
+
+    def synced(self, stage: int, chunk: int, direction: int) -> bool:
+        """Whether nothing is left to run when the host begins to launch a pass: it waited for
+        what the pass receives. What sends one way receives the other."""
+        waits = self.blocking_sends and self.job.framework.p2p_sync
+        return waits and (stage, chunk) in self._receivers[1 - direction]
+
+    @functools.cached_property
+    def _receivers(self) -> tuple[dict[Place, int], dict[Place, int]]:
+        return receivers(self.job.schedule, self.job.recipe.pp, self.job.recipe.vpp)
 
 
 class _Tabled:
@@ -353,7 +369,8 @@ class _Tabled:
         exchanges = of.sharing.exchanges(way)
         if not exchanges:
             return b""
-        segments = of.passes.segments(self.program.chunks[chunk], way)
+        synced = of.synced(self.stage, chunk, way)
+        segments = of.passes.segments(self.program.chunks[chunk], way, synced)
         # Equal segments are one, and mostly follow each other.
         runs = [(next(own), 1 + sum(1 for _ in own)) for _, own in itertools.groupby(segments, id)]
         for segment, times in runs:

@@ -70,6 +70,7 @@ def sum_block(
         seconds=float(part_s.sum()),
         part_s=part_s,
         host_s=0.0,
+        start_s=0.0,
         kernel_s=kernel_s,
         channels=channels / communication_s if communication_s else 0.0,
         wire_bytes_per_s=wire_bytes_per_s / communication_s if communication_s else 0.0,

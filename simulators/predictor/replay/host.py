@@ -8,7 +8,7 @@ device has caught up, and what follows starts no sooner than the host launches i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from trainscout.simulators.predictor.question.cluster import HostShare
 from trainscout.simulators.predictor.question.framework import Framework
@@ -86,16 +86,16 @@ def host_call_s(framework: Framework, cpu: str) -> float:
 SYNC_LAUNCHES = 6
 
 
-def host_lag_s(work: Iterable[tuple[float, float, bool]]) -> float:
+def host_lag_s(work: Sequence[tuple[float, float, bool]], *, starts: bool = False) -> float:
     """Seconds the device idles in one of many equal blocks that follow each other.
 
     ``work`` holds, in launch order, the seconds that the host takes for each operation, those that
-    it runs, and whether the host waits for everything before it first.
+    it runs, and whether the host waits for everything before it first. ``starts``: in the first
+    one, with nothing left to run when the host begins to launch it.
     """
     host = device = ended = busy_s = 0.0
-    work = list(work)
     # The second block meets the host where the first has left it.
-    for _ in range(2):
+    for _ in range(1 if starts else 2):
         ended, busy_s = device, 0.0
         for launching_s, seconds, waits in work:
             host = (max(host, device) if waits else host) + launching_s

@@ -54,18 +54,26 @@ class Segment:
 
 
 def sum_blocks(
-    blocks: Sequence[tuple[PricedBlock, int]], host_excess_s: float | None = None
+    blocks: Sequence[tuple[PricedBlock, int]],
+    host_excess_s: float | None = None,
+    *,
+    synced: bool = False,
 ) -> PassPrice:
     """The price of blocks, each repeated so many times, run one after another.
 
     A block cannot end before the host has launched it, so the device waits as long as the host
     is ever behind it; what runs long enough later does not win that back. ``host_excess_s``
-    overrides how long the device waits for the host.
+    overrides how long the device waits for the host. ``synced``: nothing is left to run when the
+    host begins to launch them.
     """
     parts = np.zeros(len(PARTS))
     kernel_s = np.zeros((2, len(KERNEL_CLASSES)))
     device_s = host_s = behind_s = nic_bytes = 0.0
     for block, count in blocks:
+        if synced:
+            # The host gains or loses alike in each of them.
+            ahead_s = min(0.0, (count - 1) * (block.seconds - block.host_s))
+            behind_s = max(behind_s, host_s - device_s + block.start_s - ahead_s)
         parts += block.part_s * count
         device_s += block.seconds * count
         host_s += block.host_s * count
@@ -91,29 +99,29 @@ class PassPricer:
         self.pricer = pricer
         # None: every layer is a bucket of its own (FSDP's unit).
         self.bucket_parameters = bucket_parameters
-        self._wholes: dict[tuple[object, int], PassPrice] = {}
-        self._segments: dict[tuple[object, int], tuple[Segment, ...]] = {}
+        self._wholes: dict[tuple[object, int, bool], PassPrice] = {}
+        self._segments: dict[tuple[object, int, bool], tuple[Segment, ...]] = {}
 
-    def whole(self, chunk: Chunk, direction: int) -> PassPrice:
-        """One pass over a chunk, undivided."""
-        key = (chunk.digest, direction)
+    def whole(self, chunk: Chunk, direction: int, synced: bool = False) -> PassPrice:
+        """One pass over a chunk, undivided; ``synced`` as in ``sum_blocks``."""
+        key = (chunk.digest, direction, synced)
         if key not in self._wholes:
-            self._wholes[key] = self._price(chunk, direction)
+            self._wholes[key] = self._price(chunk, direction, synced)
         return self._wholes[key]
 
-    def segments(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
+    def segments(self, chunk: Chunk, direction: int, synced: bool = False) -> tuple[Segment, ...]:
         """The pass cut where a gradient bucket is complete, in execution order.
 
         Buckets fill in the order gradients appear, so the forward pass meets them reversed.
         """
-        key = (chunk.digest, direction)
+        key = (chunk.digest, direction, synced)
         if key not in self._segments:
-            self._segments[key] = self._cut(chunk, direction)
+            self._segments[key] = self._cut(chunk, direction, synced)
         return self._segments[key]
 
-    def _price(self, chunk: Chunk, direction: int) -> PassPrice:
+    def _price(self, chunk: Chunk, direction: int, synced: bool) -> PassPrice:
         blocks = self._blocks(chunk, direction)
-        price, left_s = sum_blocks(blocks), self.copies_left_s(chunk, direction)
+        price, left_s = sum_blocks(blocks, synced=synced), self.copies_left_s(chunk, direction)
         if left_s == 0:
             return price
         behind_s = float(price.part_s[PART_INDEX[HOST]])
@@ -137,7 +145,7 @@ class PassPricer:
         blocks = pass_blocks(chunk, direction)
         return [(self.pricer.block(block), count) for block, count in blocks]
 
-    def _cut(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
+    def _cut(self, chunk: Chunk, direction: int, synced: bool) -> tuple[Segment, ...]:
         runs = [run for run in chunk.runs if direction == FORWARD or not run.reference]
         pieces = [number for number, run in enumerate(runs) for _ in range(run.count)]
         totals = [run.parameters.total for run in runs]
@@ -162,7 +170,8 @@ class PassPricer:
         # its blocks the segments share it by launches, so that they add up to the pass.
         inside = [float(block.part_s[PART_INDEX[HOST]]) for block in priced]
         waits_s = sum(inside[piece] for group in cut for piece in group)
-        excess_s = float(self.whole(chunk, direction).part_s[PART_INDEX[HOST]]) - waits_s
+        excess_s = float(self.whole(chunk, direction, synced).part_s[PART_INDEX[HOST]])
+        excess_s -= waits_s
         host_s = sum(priced[piece].host_s for group in cut for piece in group)
         made: dict[tuple[int, ...], Segment] = {}
         for group in dict.fromkeys(cut):

@@ -66,8 +66,9 @@ class PricedBlock:
 
     ``part_s`` has one entry per name in ``PARTS`` and sums to ``seconds``, the device time of
     the block run alone, with waits for the host that it contains. ``host_s`` is what the host
-    needs to launch it. ``kernel_s``, shape (2, kernel classes), are the seconds of its kernels
-    by class, and how many of those are limited by memory bandwidth.
+    needs to launch it, ``start_s`` how much longer the device waits for that where the host
+    begins with nothing left to run. ``kernel_s``, shape (2, kernel classes), are the seconds of
+    its kernels by class, and how many of those are limited by memory bandwidth.
     ``channels`` and ``wire_bytes_per_s`` describe its communication (time-weighted means, see
     ``CollectivePrice``), ``nic_bytes`` what of it this rank sends over its node's NICs.
     ``evidence_s`` are the seconds priced as measured, fitted, estimated.
@@ -76,6 +77,7 @@ class PricedBlock:
     seconds: float
     part_s: np.ndarray
     host_s: float
+    start_s: float
     kernel_s: np.ndarray
     channels: float
     wire_bytes_per_s: float

@@ -174,15 +174,18 @@ class Pricer:
 
     def keep(self, block: ir.Block, operations: list[PricedOp], on_device: PricedBlock) -> None:
         """The price of a block: what the device takes, and what the host does."""
-        launching_s, lag_s = self.launch_seconds(block, operations), 0.0
+        launching_s, lag_s, start_s = self.launch_seconds(block, operations), 0.0, 0.0
         host_s = sum(launching_s)
         if self.launch_blocking:
             # Nothing runs while the host launches.
             lag_s = host_s
-        elif host_s and any(block.waits):
+        elif host_s:
             # What runs beside others does not keep them waiting.
-            alone_s = (0.0 if getattr(op.op, "overlaps", 0) else op.seconds for op in operations)
-            lag_s = host_lag_s(zip(launching_s, alone_s, map(bool, block.waits), strict=True))
+            alone_s = [0.0 if op.overlaps else op.seconds for op in operations]
+            work = list(zip(launching_s, alone_s, map(bool, block.waits), strict=True))
+            if any(block.waits):
+                lag_s = host_lag_s(work)
+            start_s = max(0.0, host_lag_s(work, starts=True) - lag_s)
         seconds, part_s = on_device.seconds, on_device.part_s
         if lag_s:
             part_s = part_s.copy()
@@ -196,6 +199,7 @@ class Pricer:
             seconds,
             part_s,
             host_s,
+            start_s,
             on_device.kernel_s,
             on_device.channels,
             on_device.wire_bytes_per_s,

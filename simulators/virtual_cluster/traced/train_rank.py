@@ -78,6 +78,7 @@ def _pipeline(job: Job) -> dict[str, Any]:
         "virtual_pipeline_model_parallel_size": recipe.vpp if interleaved else None,
         "overlap_p2p_comm": interleaved and job.framework.overlap_p2p,
         "batch_p2p_comm": not (interleaved and job.framework.overlap_p2p),
+        "batch_p2p_sync": job.framework.p2p_sync,
         "num_layers_in_first_pipeline_stage": recipe.first_stage_layers,
         "num_layers_in_last_pipeline_stage": recipe.last_stage_layers,
         "account_for_embedding_in_pipeline_split": recipe.embedding_as_layer,

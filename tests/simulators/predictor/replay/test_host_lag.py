@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import MOE, TINY, make_job
+from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.replay.assemble import Assembler
 from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES, host_lag_s
-from trainscout.simulators.predictor.replay.priced import HOST, PART_INDEX, launches_of
+from trainscout.simulators.predictor.replay.passes import sum_blocks
+from trainscout.simulators.predictor.replay.priced import (
+    COMPUTE,
+    HOST,
+    PART_INDEX,
+    PARTS,
+    PricedBlock,
+    launches_of,
+)
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.communicators import communicators
@@ -43,6 +55,22 @@ def test_what_follows_the_wait_is_launched_first(work: Work, lag: float) -> None
     assert host_lag_s(work) == pytest.approx(lag)
 
 
+@pytest.mark.parametrize(
+    ("work", "lag"),
+    [
+        ([(1, 50.0, False), (1, 50.0, False)], 1),
+        # Short kernels each wait for their own launch, until long ones let the host get ahead.
+        ([(1, 0.25, False), (1, 0.25, False), (1, 50.0, False)], 1 + 2 * 0.75),
+        # At its own wait the host is as far as the device.
+        ([(1, 50.0, False), (READ, 0.0, True)], 1 + READ),
+    ],
+)
+def test_a_device_with_nothing_left_to_run_waits_for_the_first_launches(
+    work: Work, lag: float
+) -> None:
+    assert host_lag_s(work, starts=True) == pytest.approx(lag)
+
+
 OPERATIONS = st.tuples(st.floats(1, 9), st.floats(0, 20), st.just(False))
 
 
@@ -56,6 +84,29 @@ def test_lag_is_at_least_the_wait_and_at_most_all_launches(
 ) -> None:
     work = [*before, waited, *after]
     assert waited[0] - 1e-9 <= host_lag_s(work) <= sum(each for each, _, _ in work) + 1e-9
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(OPERATIONS, min_size=1, max_size=4), st.integers(1, 4)), max_size=4
+    )
+)
+def test_a_pass_after_a_wait_takes_what_its_operations_take_one_by_one(
+    blocks: list[tuple[Work, int]],
+) -> None:
+    priced = [(_priced(work), count) for work, count in blocks]
+    one_by_one = [each for work, count in blocks for each in work * count]
+    seconds = sum(seconds for _, seconds, _ in one_by_one)
+    took = sum_blocks(priced, synced=True).seconds
+    assert took == pytest.approx(seconds + host_lag_s(one_by_one, starts=True))
+
+
+def _priced(work: Work) -> PricedBlock:
+    seconds = sum(seconds for _, seconds, _ in work)
+    part_s = np.eye(len(PARTS))[PART_INDEX[COMPUTE]] * seconds
+    host_s, start_s = sum(host_s for host_s, _, _ in work), host_lag_s(work, starts=True)
+    none = np.zeros((2, len(KERNEL_CLASSES)))
+    return PricedBlock(seconds, part_s, host_s, start_s, none, 0, 0, 0, np.zeros(3))
 
 
 def lag_s(**framework: float) -> float:
@@ -99,6 +150,32 @@ def test_graphs_that_end_before_the_experts_leave_them_to_the_host() -> None:
     # Once a layer and micro-batch the device waits for the host to read and to launch.
     waits = MOE.num_layers * make_job(MOE, nodes=2, batch=32, ep=2).num_micro_batches
     assert layers - whole >= waits * SYNC_LAUNCHES * 50e-6
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_passes_that_receive_blocking_messages_begin_with_an_idle_device(vpp: int) -> None:
+    job = make_job(TINY, pp=2, vpp=vpp, batch=16)
+
+    def host_s(*, p2p_sync: bool, overlap_p2p: bool = False) -> tuple[float, list[list[float]]]:
+        software = Framework(host_launch_s=50e-6, overlap_p2p=overlap_p2p, p2p_sync=p2p_sync)
+        own = replace(job, framework=software)
+        workload = build_workload(own)
+        assembler = Assembler(own, workload, Pricer.of(own, workload.communicators))
+        passes = [
+            [float(row[0][PART_INDEX[HOST]]) for row in table.pass_part_s]
+            for table in assembler.tables
+        ]
+        return ReplaySimulator().without_error_bar(own).step_time_s, passes
+
+    (slow_s, synced), (fast_s, free) = host_s(p2p_sync=True), host_s(p2p_sync=False)
+    more = np.array(synced) - np.array(free)
+    # The first chunk of the first stage has its input from nobody; the last of the last stage, not
+    # of the first chunk where there are two, its gradient.
+    assert (more > 0).tolist() == [[False, True], [True, vpp == 2]]
+    assert slow_s > fast_s
+    if vpp == 2:
+        beside = host_s(p2p_sync=True, overlap_p2p=True)
+        assert beside == host_s(p2p_sync=False, overlap_p2p=True)
 
 
 def test_without_experts_graphs_cover_all() -> None:
