@@ -22,7 +22,7 @@ from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yam
 from trainscout.simulators.predictor.question.architecture import Architecture
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.training import Training
@@ -267,6 +267,14 @@ class Catalogue:
             for each in named
         ]
         return {**framework, "alternatives": found}
+
+    def framework_of_script(self, named: str | None) -> Framework:
+        """The framework ``named`` by ``--framework``; without, an undeclared one, its alternatives
+        those that a script's trace can tell (``Framework.code``)."""
+        if named is not None:
+            return self.frameworks.chosen("--framework", named)
+        told = tuple(each for each in self.frameworks.values() if each.code)
+        return replace(UNDECLARED, alternatives=told)
 
     def with_teacher(self, training: Any) -> Any:
         """The fields of a training with its teacher as a value, where it names one.

@@ -12,7 +12,17 @@ from trainscout.simulators.predictor.question.job import Job
 
 # What a framework is called and has, and what every launch file exports.
 _NO_SETTING = frozenset(
-    ("name", "space", "source", "launch", "alternatives", "supersedes", "lacks", "schedules")
+    (
+        "name",
+        "space",
+        "source",
+        "code",
+        "launch",
+        "alternatives",
+        "supersedes",
+        "lacks",
+        "schedules",
+    )
 ) | {"expandable_segments"}
 
 

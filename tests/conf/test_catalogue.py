@@ -19,6 +19,7 @@ from trainscout.conf.catalogue import (
 )
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import UNDECLARED
 
 GROUPS = ("models", "gpus", "clusters", "trainings", "frameworks", "topologies")
 CLUSTER = (
@@ -170,3 +171,20 @@ def test_lengths_of_shipped_trainings_are_of_packed_texts(
     fitted = with_own_lengths(training, named.models[model], said)
     own = named.trainings["lora"].packed_lengths if packed == "shipped" else packed
     assert (fitted.sequence_length, fitted.packed_lengths) == (length, own)
+
+
+def test_a_script_runs_the_framework_that_is_named_or_whose_code_launches() -> None:
+    catalogue = load_catalogue()
+    assert catalogue.framework_of_script("nanotron") == catalogue.frameworks["nanotron"]
+    undeclared = catalogue.framework_of_script(None)
+    assert dataclasses.replace(undeclared, alternatives=()) == UNDECLARED
+    # Frameworks with the same code differ in nothing that a trace is charged.
+    folders = {each.name: each.code for each in undeclared.alternatives}
+    assert folders["megatron_core"] == ("megatron/core",)
+    charged: dict[tuple[str, ...], set[tuple[float, ...]]] = {}
+    for each in undeclared.alternatives:
+        times = (each.host_launch_s, each.host_forward_s, each.host_tp_product_s)
+        charged.setdefault(each.code, set()).add((*times, each.host_unit_s))
+    assert all(len(times) == 1 for times in charged.values())
+    with pytest.raises(InputError, match="nanotron"):
+        catalogue.framework_of_script("nanotorn")

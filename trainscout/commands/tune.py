@@ -22,7 +22,6 @@ from trainscout.simulators.predictor.question.errors import (
     require_positive,
     require_whole,
 )
-from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.launch import ScriptQuestion
 from trainscout.simulators.virtual_cluster.emulation.launch import launcher
 
@@ -58,7 +57,8 @@ trainscout tune --resume --space knobs.yaml --world-size 64 \\
     clusters = "one of conf/cluster, 8xA100-80GB, or a YAML file"
     add("--cluster", required=True, metavar="NAME", help=clusters)
     add("--gpu", metavar="NAME", help="one of conf/gpu instead of the cluster's")
-    add("--framework", metavar="NAME", help="one of conf/framework: its host times, allocator")
+    told = "one of conf/framework: its host times, allocator (default: times of whose code runs)"
+    add("--framework", metavar="NAME", help=told)
     add("--host", choices=HOSTS, default="declared", help="host times (default declared)")
     add("--rank", default="auto", metavar="R[,R...]", help="ranks to run (default: found)")
     add("--steps", type=int, default=2, metavar="N", help="optimizer steps to run (default 2)")
@@ -197,9 +197,6 @@ def _question(args: argparse.Namespace, spec: dict[str, Any]) -> ScriptQuestion:
         used_part(cluster, args.world_size)
     except InputError as error:
         raise InputError("--world-size", args.world_size, error.problem) from None
-    framework = UNDECLARED
-    if args.framework is not None:
-        framework = catalogue.frameworks.chosen("--framework", args.framework)
     numbers = spec.get("given") or {}
     if not isinstance(numbers, dict):
         raise InputError("given", numbers, "is not a mapping", "name: whole number pairs")
@@ -214,7 +211,7 @@ def _question(args: argparse.Namespace, spec: dict[str, Any]) -> ScriptQuestion:
     return ScriptQuestion(
         cluster=cluster,
         gpu=gpu,
-        framework=framework,
+        framework=catalogue.framework_of_script(args.framework),
         world_size=args.world_size,
         given=numbers,
         host=args.host,

@@ -315,7 +315,7 @@ def _software(ran: Job, here: Job) -> str:
     fields = {
         f.name: (getattr(ran.framework, f.name), getattr(here.framework, f.name))
         for f in dataclasses.fields(Framework)
-        if f.name not in ("source", "space", "launch", "alternatives", "lacks")
+        if f.name not in ("source", "space", "code", "launch", "alternatives", "lacks")
     }
     if ran.model.moe is not None and here.model.moe is not None:
         fields["dispatcher"] = (ran.model.moe.dispatcher, here.model.moe.dispatcher)

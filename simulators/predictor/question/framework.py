@@ -46,8 +46,9 @@ class Framework:
     source: str = ""
     """Where its facts are documented."""
     space: str = "megatron"
-    """Whose settings it has, by the name that search spaces know them by (``of`` in
-    ``conf/space/``)."""
+    """Whose settings it has, as search spaces name them (``of`` in ``conf/space/``)."""
+    code: tuple[str, ...] = ()
+    """Folders of its code, by which call sites of a script tell it (``megatron/core``)."""
     launch: tuple[str, ...] = ()
     """The launch files that start it (``launch.framework``)."""
     alternatives: tuple[Framework, ...] = ()
@@ -207,8 +208,7 @@ class Framework:
     host_launch_s: float = 7e-6
     """The host's time per kernel launch in seconds."""
     host_forward_s: float = 0.0
-    """What an operation that modules issue in a forward pass takes beyond ``host_launch_s``, in
-    seconds."""
+    """What an operation of a module's forward pass takes beyond ``host_launch_s``, in seconds."""
     host_tp_rank_s: float = 0.0
     """What a tensor-parallel collective takes the host besides for each rank of its group, in
     seconds, where a pipeline spans nodes: for those on the node of its first."""

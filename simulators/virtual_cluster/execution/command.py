@@ -15,7 +15,6 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
-from trainscout.simulators.predictor.question.framework import UNDECLARED
 
 from .step import HOSTS
 
@@ -53,9 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     switches = None
     if options.network == "flow":
         switches = catalogue.topologies.chosen("--topology", options.topology or "rail_optimised")
-    framework = UNDECLARED
-    if options.framework:
-        framework = catalogue.frameworks.chosen("--framework", options.framework)
+    framework = catalogue.framework_of_script(options.framework)
     traces = read_directory(options.traces)
     step = replay_ranks(
         traces,
@@ -107,7 +104,10 @@ trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
     )
     parser.add_argument("--gpu", metavar="NAME", help="one of conf/gpu instead of the cluster's")
     parser.add_argument(
-        "--framework", metavar="NAME", help="one of conf/framework: its host times and allocator"
+        "--framework",
+        metavar="NAME",
+        help="one of conf/framework: its host times and allocator (default: host times of the one "
+        "whose code launches)",
     )
     parser.add_argument(
         "--host",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trainscout.simulators.predictor.replay.priced import COMPUTE, HOST, OPTIMIZER, PART_INDEX
 from trainscout.simulators.virtual_cluster.traces import events, rank_walk
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
-from trainscout.simulators.virtual_cluster.walk.launches import HostCalls, HostCost
+from trainscout.simulators.virtual_cluster.walk.host import HostCalls, HostCost
 
 from .program import DEVICE, MARK, Contents, Program
 from .program import HOST as HOST_ROLE
@@ -18,7 +18,9 @@ from .window import Window
 NO_TASK = -1
 _HOST_PART = PART_INDEX[HOST]
 # Events besides operations that take the host's time or make something wait.
-_ISSUED = rank_walk.WALKED | {events.HostGap, events.Phase}
+_ISSUED = rank_walk.WALKED | {events.HostGap, events.Phase, events.Begin, events.End}
+# What is told once, mostly before the window.
+_ANNOUNCED = frozenset((events.Group, events.Site))
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,18 @@ class RankIssue:
         self._rendezvous = rendezvous
         self._contents = contents
         self._cost = cost
-        self._calls = HostCalls()
+        self._calls = HostCalls(cost)
         self._gap_s = 0.0
         self._host = program.stream(place)
         self._issued = NO_TASK
         self._streams: dict[str, int] = {}
         # How many transfers the open batch has.
         self._batched = 0
+
+    @property
+    def cost(self) -> HostCost:
+        """That of the framework whose code launches."""
+        return self._calls.cost
 
     def play(
         self, trace: Sequence[events.Event], lowered: Sequence[Lowered | None], window: Window
@@ -80,6 +87,9 @@ class RankIssue:
         kernels: tuple[list[int], list[int]] = [], []
         updates = [0, 0]
         updated = [0, 0]
+        for event in trace:
+            if type(event) in _ANNOUNCED:
+                self._calls.learn(event)
         for index in range(window.start, window.stop):
             event = trace[index]
             alone = lowered[index]
@@ -113,7 +123,7 @@ class RankIssue:
     def _operation(self, event: events.Op, lowered: Lowered, walk: rank_walk.RankWalk[int]) -> int:
         content = self._contents.operation(lowered)
         count = self._contents.launches[content]
-        self._issue(count)
+        self._issue(self._calls.operation_s(count, lowered, event.site))
         task = walk.launch(rank_walk.Launch(event.name, event.stream, count, content))
         return NO_TASK if task is None else task
 
@@ -121,8 +131,8 @@ class RankIssue:
         if type(event) is events.HostGap:
             self._gap_s += event.cpu_s * self._cost.gap_factor
             return NO_TASK
-        for count in self._calls.take(event, ()):
-            self._issue(count)
+        for seconds in self._calls.take(event, ()):
+            self._issue(seconds)
         task = walk.take(event)
         return NO_TASK if task is None else task
 
@@ -193,12 +203,9 @@ class RankIssue:
             stream = self._streams[name] = self._program.stream(self._place)
         return stream
 
-    def _issue(self, launches: int) -> None:
-        """The host's work for so many launches, and what it did before."""
-        launch_s = self._cost.launch_s
-        if self._calls.phase == events.FORWARD:
-            launch_s += self._cost.forward_s
-        seconds = launches * launch_s + self._gap_s
+    def _issue(self, launching_s: float) -> None:
+        """The host's work for a call, and what it did before."""
+        seconds = launching_s + self._gap_s
         self._gap_s = 0.0
         self._issued = self._program.task(HOST_ROLE, _HOST_PART, fixed_s=seconds)
         self._program.append(self._host, self._issued)

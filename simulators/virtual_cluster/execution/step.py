@@ -37,7 +37,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Trace,
 )
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
 from trainscout.simulators.virtual_cluster.walk.rendezvous import SEND_RECV
 
 from .answer import Replay, TracedStep, answer
@@ -111,11 +111,13 @@ def replay_ranks(
         cluster = dataclasses.replace(cluster, oversubscription=1.0)
     rendezvous = JobRendezvous(job, cluster, program, contents, switches is not None)
     issued: dict[int, Issued] = {}
+    charged: dict[str, HostCost] = {}
     for place, (rank, trace) in enumerate(job.traces.items()):
         window = windowed[rank]
         lowered = lower_events(trace.events, window.start, window.stop)
         issue = RankIssue(rank, place, program, rendezvous, contents, cost)
         issued[rank] = issue.play(trace.events, lowered, window)
+        charged[issue.cost.framework] = issue.cost
     rendezvous.price_collectives()
     if not contents.items:
         raise InputError("traces.steps", "the last", "runs nothing on the device")
@@ -149,7 +151,7 @@ def replay_ranks(
         or AllocatorSettings(expandable_segments=framework.expandable_segments),
         model_flops=model_flops,
         assumptions=(
-            *_assumptions(job, gpu, framework, cost, rendezvous, added, stated),
+            *_assumptions(job, gpu, framework, charged, rendezvous, added, stated),
             *_between_steps(issued.values(), next(iter(windowed.values()))),
             *_of_earlier_steps(job.traces, windowed),
             *(() if shared is None or switches is None else (_of_sharing(shared, switches),)),
@@ -279,7 +281,7 @@ def _assumptions(
     job: Collated,
     gpu: Gpu,
     framework: Framework,
-    cost: HostCost,
+    charged: Mapping[str, HostCost],
     rendezvous: JobRendezvous,
     added: int,
     network: str | None,
@@ -289,16 +291,12 @@ def _assumptions(
     traced_on = sorted({trace.header.gpu for trace in job.traces.values()} - {gpu.name})
     if traced_on:
         assumed.append(f"traced on {', '.join(traced_on)}: what the code asked of that GPU stays")
-    launch_us = cost.launch_s * 1e6
-    if cost.gap_factor:
-        seconds = "host: CPU seconds as traced (more if other work slowed this machine), and"
-        assumed.append(f"{seconds} {launch_us:g} us a launch (live counts launches alone)")
-    else:
-        assumed.append(f"host: {launch_us:g} us a launch as declared for {framework.name}")
+    assumed += [cost.words(framework.name) for cost in charged.values()]
     events = [event for trace in job.traces.values() for event in trace.events]
     if any(isinstance(each, HostWork) for each in events):
+        memory_s = next(iter(charged.values())).memory_s
         assumed.append(
-            f"host: its CPU reads and writes its memory at {1e-9 / cost.memory_s:.3g} GB/s a GPU, "
+            f"host: its CPU reads and writes its memory at {1e-9 / memory_s:.3g} GB/s a GPU, "
             "ranks being bound to cores of their own"
         )
     if not any(isinstance(each, Phase) and each.phase == OPTIMIZER for each in events):

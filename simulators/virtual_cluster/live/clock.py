@@ -7,9 +7,10 @@ launched at the end of a wait is then launched exactly at that end.
 
 from __future__ import annotations
 
-from trainscout.simulators.virtual_cluster.traces.events import FORWARD, Event, HostGap, HostWork
+from trainscout.simulators.virtual_cluster.traces.events import Event, HostGap, HostWork
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
-from trainscout.simulators.virtual_cluster.walk.launches import HostCalls, HostCost, Launches
+from trainscout.simulators.virtual_cluster.walk.host import HostCalls, HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import Launches
 
 PICOSECONDS = 1_000_000_000_000
 
@@ -24,12 +25,10 @@ class HostClock:
     def __init__(self, cost: HostCost, launches: Launches) -> None:
         self.now_ps = 0
         self.waited_ps = 0
-        self._launch_ps = to_picoseconds(cost.launch_s)
-        self._forward_ps = to_picoseconds(cost.forward_s)
         self._gap_factor = cost.gap_factor
         self._memory_ps = cost.memory_s * PICOSECONDS
         self._launches = launches
-        self._calls = HostCalls()
+        self._calls = HostCalls(cost)
 
     @property
     def now_s(self) -> float:
@@ -44,11 +43,14 @@ class HostClock:
             self.now_ps += round(event.bytes * self._memory_ps)
             return ()
         launched = self._launches.take(event)
-        for count in self._calls.take(event, launched):
-            self.now_ps += count * self._launch_ps
-            if self._calls.phase == FORWARD:
-                self.now_ps += count * self._forward_ps
+        for seconds in self._calls.take(event, launched):
+            self.now_ps += to_picoseconds(seconds)
         return launched
+
+    @property
+    def cost(self) -> HostCost:
+        """That of the framework whose code launches."""
+        return self._calls.cost
 
     def spend(self, cpu_s: float) -> None:
         """Pass CPU time of the script, as far as that counts."""

@@ -16,7 +16,8 @@ from trainscout.simulators.virtual_cluster.traces.rank_walk import (
     RankWalk,
     UseError,
 )
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import Launches
 from trainscout.simulators.virtual_cluster.walk.prices import Price
 
 from .clock import PICOSECONDS, HostClock, to_picoseconds

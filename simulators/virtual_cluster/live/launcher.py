@@ -24,7 +24,7 @@ from trainscout.simulators.predictor.question.errors import (
     require_positive,
     require_whole,
 )
-from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.emulation.launch.launcher import (
     add_script,
@@ -82,7 +82,11 @@ trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
         help="one of conf/cluster, 8xA100-80GB, or a YAML file; the job fills as much as it needs "
         "(default: the servers in which --gpu usually comes, or h800_96)",
     )
-    add("--framework", metavar="NAME", help="whose host times --host declared takes")
+    add(
+        "--framework",
+        metavar="NAME",
+        help="whose host times --host declared takes (default: the one's whose code launches)",
+    )
     add(
         "--host",
         default="declared",
@@ -126,9 +130,7 @@ def main(arguments: Sequence[str]) -> int:
     if args.cluster is None:
         args.cluster = _usual_cluster(args.world_size, catalogue.gpus.get(args.gpu))
     cluster, gpu = catalogue.machines(args.cluster, args.gpu, prefix="--")
-    framework = UNDECLARED
-    if args.framework is not None:
-        framework = catalogue.frameworks.chosen("--framework", args.framework)
+    framework = catalogue.framework_of_script(args.framework)
     who = Representation.by_neighbours(args.world_size, _ranks(args))
     options = _options(args, script, who, (cluster, gpu), framework)
 
@@ -211,7 +213,7 @@ def _options(
     framework: Framework,
 ) -> LiveOptions:
     """All but the address."""
-    from trainscout.simulators.virtual_cluster.walk.launches import HostCost
+    from trainscout.simulators.virtual_cluster.walk.host import HostCost
 
     cluster, gpu = machine
     cost = HostCost.of(framework, cluster, gpu, cpu=args.host == "cpu")

@@ -43,7 +43,8 @@ from trainscout.simulators.virtual_cluster.emulation.launch.whole_command import
 from trainscout.simulators.virtual_cluster.emulation.report import WAIT_S, swallowed, watch
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import Launches
 
 from .clock import HostClock
 from .messages import Figures, Hello, connect

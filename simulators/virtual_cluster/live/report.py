@@ -108,10 +108,13 @@ def show_report(simulation: Simulation, measured: Measured) -> None:
             f"every {every} updates of parameters repeat: {together_ms:,.3f} ms together, "
             f"{together_ms / every:,.3f} ms in the mean"
         )
+    clocks = [host.clock for host in simulation.hosts.values()]
+    for words in dict.fromkeys(clock.cost.words(simulation.asked) for clock in clocks):
+        console.print(words)
     show_unknown(measured.unknown)
     ranks_cpu_s = sum(figures.cpu_s for figures in measured.figures.values())
     console.print(
-        f"simulated {max(host.clock.now_s for host in simulation.hosts.values()):.3f} s in "
+        f"simulated {max(clock.now_s for clock in clocks):.3f} s in "
         f"{measured.wall_s:.1f} s: {ranks_cpu_s:.1f} CPU s of ranks, "
         f"{measured.simulation_cpu_s:.1f} of the simulation"
     )

@@ -16,7 +16,8 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import Launches
 
 from .clock import PICOSECONDS, to_picoseconds
 from .host import Host
@@ -90,7 +91,8 @@ class Simulation:
     ) -> None:
         self._prices = prices
         self._network = network
-        self._least_launch_ps = to_picoseconds(cost.launch_s)
+        self.asked = cost.framework
+        self._least_launch_ps = to_picoseconds(cost.least_launch_s)
         self._transfers = Transfers(representation, prices)
         self._board = Board(representation.simulated)
         self.hosts = {

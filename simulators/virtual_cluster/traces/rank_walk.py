@@ -46,6 +46,7 @@ class Launch(NamedTuple):
     stream: int
     times: int
     content: object
+    site: int | None = None
 
 
 @dataclass(slots=True)

@@ -22,7 +22,8 @@ from trainscout.simulators.virtual_cluster.live.messages import (
 )
 from trainscout.simulators.virtual_cluster.live.sink import LiveSink
 from trainscout.simulators.virtual_cluster.traces import events
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import Launches
 
 ROUNDS = 3
 

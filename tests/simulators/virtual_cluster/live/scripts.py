@@ -11,7 +11,8 @@ from trainscout.simulators.virtual_cluster.live.representation import Representa
 from trainscout.simulators.virtual_cluster.live.simulation import Release, Simulation
 from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import Launches
 from trainscout.simulators.virtual_cluster.walk.prices import Price
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 

@@ -19,7 +19,8 @@ from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.server import LiveError, LiveServer
 from trainscout.simulators.virtual_cluster.live.simulation import Simulation
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import Launches
 
 ROOT = Path(__file__).parents[4]
 

@@ -60,7 +60,9 @@ WORDS: dict[str, tuple[Any, ...]] = {
     "moments_8bit": ("all", "layers"),
     "fp8_param_gather": (("fp8", "fp8_current"),),
 }
-NAMES = {"name", "source", "space", "launch", "alternatives", "supersedes", "lacks", "schedules"}
+NAMES = {"name", "source", "space", "code", "launch", "alternatives", "supersedes", "lacks"} | {
+    "schedules"
+}
 # What the traced source does to layers when they have been traced.
 AFTERWARDS = {
     "model.tied_embeddings": "the head on the embedding's rank gives up its weight",

@@ -21,7 +21,7 @@ from tests.simulators.virtual_cluster.execution.scripts import (
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
 from trainscout.simulators.predictor.collectives.price import price_collective
 from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.virtual_cluster.execution.step import replay_ranks, used_part
 from trainscout.simulators.virtual_cluster.live.messages import Finish
 from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
@@ -37,12 +37,14 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Op,
     Phase,
     PointToPoint,
+    Site,
     TensorSpec,
     Trace,
     WorkWait,
 )
 from trainscout.simulators.virtual_cluster.walk.communicators import communicator_of
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import Launches
 
 FRAMEWORK = Framework(name="declared", host_launch_s=6e-6, host_forward_s=2e-6)
 # Live times are whole picoseconds, and what each was rounded by adds up.
@@ -52,13 +54,15 @@ ROUNDING_S = 1e-9
 Times = dict[int, dict[str, list[tuple[float, float]]]]
 
 
-def live(traces: Sequence[Trace], machine: Cluster = PAIR) -> Times:
+def live(
+    traces: Sequence[Trace], machine: Cluster = PAIR, framework: Framework = FRAMEWORK
+) -> Times:
     cluster = used_part(machine, len(traces))
     simulation = Simulation(
         Representation.by_neighbours(len(traces), range(len(traces))),
-        Prices(GPU, cluster, FRAMEWORK),
+        Prices(GPU, cluster, framework),
         WhiteBoxNetwork(),
-        HostCost.of(FRAMEWORK, cluster, GPU, cpu=False),
+        HostCost.of(framework, cluster, GPU, cpu=False),
         Launches,
         record=True,
     )
@@ -73,8 +77,10 @@ def live(traces: Sequence[Trace], machine: Cluster = PAIR) -> Times:
     return _from_the_first(times)
 
 
-def executed(traces: Sequence[Trace], machine: Cluster = PAIR) -> Times:
-    step = replay_ranks(traces, GPU, machine, FRAMEWORK, host="declared")
+def executed(
+    traces: Sequence[Trace], machine: Cluster = PAIR, framework: Framework = FRAMEWORK
+) -> Times:
+    step = replay_ranks(traces, GPU, machine, framework, host="declared")
     times: dict[int, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for rank in step.ranks:
         events = traces[rank.rank].events
@@ -172,6 +178,22 @@ def test_recorded_events_take_the_same_time(name: str) -> None:
         assert set(found[rank]) == set(lanes)
         for lane, spans in lanes.items():
             np.testing.assert_allclose(found[rank][lane], spans, rtol=0, atol=ROUNDING_S)
+
+
+def test_the_host_of_the_framework_whose_code_launches_takes_the_same_time() -> None:
+    dtensors = {"host_tp_product_s": 1e-4, "host_unit_s": 2e-4, "torch_wrappers": True}
+    told = Framework(name="told", code=("told",), host_launch_s=3e-5, **dtensors)
+    asked = replace(UNDECLARED, alternatives=(told,))
+    traces = [
+        Trace(each.header, (Site(10**6, "/src/told/model.py", 1, "forward"), *each.events))
+        for each in CASES["megatron"]()
+    ]
+    found, expected = live(traces, framework=asked), executed(traces, framework=asked)
+    for rank, lanes in expected.items():
+        for lane, spans in lanes.items():
+            np.testing.assert_allclose(found[rank][lane], spans, rtol=0, atol=ROUNDING_S)
+    undeclared = executed(CASES["megatron"](), framework=asked)
+    assert expected[0]["stream 0"][-1][1] > 2 * undeclared[0]["stream 0"][-1][1]
 
 
 def test_a_region_that_a_phase_cuts_is_launched_all_the_same() -> None:
