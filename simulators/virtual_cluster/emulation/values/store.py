@@ -8,6 +8,7 @@ the geometry of the view they describe (large storages, and what is known only a
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -149,6 +150,24 @@ class Store:
                 self._entries[key] = mirror
                 return
         self._entries[key] = {_geometry(tensor): _own(shadow)}
+
+    def put_parts(
+        self, tensor: torch.Tensor, dim: int, parts: Sequence[tuple[int, Shadow | None]]
+    ) -> None:
+        """The tensor, new, is of so long parts along the dimension, each as its shadow says; kept
+        are those of a small storage whose elements are known one by one."""
+        storage = tensor.untyped_storage()
+        known = [isinstance(each, Known) and each.kind is Kind.DEFINITE for _, each in parts]
+        if not any(known) or storage.nbytes() > _MOST_BYTES:
+            return
+        mirror = _Mirror(storage.nbytes())
+        windows = mirror.window(tensor).split([length for length, _ in parts], dim)
+        for window, (_, shadow), is_known in zip(windows, parts, known, strict=True):
+            if is_known:
+                assert isinstance(shadow, Known)
+                self._write(mirror, window, shadow)
+        self._watch(storage._cdata, storage)
+        self._entries[storage._cdata] = mirror
 
     def written_within(self, tensor: torch.Tensor, part: int, parts: int) -> bool | None:
         """Whether of a whole storage nothing but one of so many equal parts was written since all

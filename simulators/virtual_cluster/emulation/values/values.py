@@ -280,6 +280,17 @@ class Values:
                 shadow = missing
             if shadow is not None or id(tensor) in changed:
                 self._store.put(tensor, shadow)
+        if call.name == "cat" and made[0] is None and not written:
+            self._put_parts(call)
+
+    def _put_parts(self, call: Call) -> None:
+        """Of what was put together, the parts that are known one by one: the column of boxes that
+        says their image, where DDP moved each column to the device by itself."""
+        result = call.results[0]
+        dim = call.dim(result, 0)
+        parts = [part for part in call.args[0] if part.dim() == result.dim()]
+        pairs = [(part.shape[dim], self._get(part) if part.numel() else None) for part in parts]
+        self._store.put_parts(result, dim, pairs)
 
     def _assume_number(self, number: torch.Tensor) -> None:
         """A number that nobody knows is what it is taken for from here on, so that all that

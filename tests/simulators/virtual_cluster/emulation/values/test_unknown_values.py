@@ -30,6 +30,21 @@ def test_a_mask_nobody_knows_sums_to_what_it_selects() -> None:
         assert rank.read(known.sum()) == 75 + 50
 
 
+def test_columns_put_beside_unknown_ones_stay_known() -> None:
+    """Boxes that are counted by the image that they are of, as Ultralytics does under DDP."""
+    rank = FakeRank()
+    images = torch.tensor([0.0] * 90 + [1.0] * 20 + [2.0] * 40).reshape(-1, 1)
+    with rank:
+        column = rank.enter(images)
+        targets = torch.cat((column, rank.unknown(150, 4)), 1)
+        _, counts = targets[:, 0].unique(return_counts=True)
+        assert rank.read(counts) == [90, 20, 40]
+        assert rank.grade(counts) == "exact"
+        assert targets[targets[:, 0] == 1, 1:].shape == (20, 4)
+        assert rank.grade(targets[:, 1:]) == "invented"
+        assert rank.grade(targets) == "invented"
+
+
 def test_pooling_by_scores_keeps_nodes_of_every_graph() -> None:
     rank, nodes = FakeRank(), torch.arange(4).repeat_interleave(10)
     with rank:
