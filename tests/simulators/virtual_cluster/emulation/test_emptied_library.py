@@ -46,7 +46,7 @@ def build(folder: Path, name: str, source: str, *flags: str) -> Path:
 def test_who_is_linked_to_a_library_gets_the_emptied_one(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    real = build(tmp_path, "libtorch_cuda.so", REAL, "-Wl,-soname,libtorch_cuda.so")
+    real = build(tmp_path, "libdevice.so", REAL, "-Wl,-soname,libdevice.so")
     user = build(tmp_path, "libuser.so", USER, "-Wl,-rpath,$ORIGIN", "-xnone", str(real))
     soname = f"-Wl,-soname,{real.name}"
     ctypes.CDLL(str(build(tmp_path, "emptied.so", emptied_source(real), soname)))
