@@ -111,6 +111,22 @@ def _transformers_packing(module: ModuleType) -> None:
     module.find_packed_sequence_indices = lambda at: (find(at), None)[at.is_cuda]  # type: ignore[attr-defined]
 
 
+def _transformers_imports(module: ModuleType) -> None:
+    # It takes tensors without data for torch.compile's and then builds masks that nobody needs.
+    module.is_fake_tensor = lambda *_: False  # type: ignore[attr-defined]
+    # It names the folder of its models in two ways, and reads all files of it for each: a fifth of
+    # what a rank takes to import a model.
+    name = "create_import_structure_from_path"
+    if not hasattr(module, name):  # not in every release
+        return
+    read = getattr(module, name)
+
+    def folder(place: str | os.PathLike[str]) -> Any:
+        return read(os.path.dirname(place) if os.path.isfile(place) else os.fspath(place))
+
+    setattr(module, name, folder)
+
+
 def _pipeline_stages(module: ModuleType) -> None:
     """Shapes that stages tell each other, where those of other ranks do not run."""
     # A module without data is moved to the device all the same.
@@ -312,10 +328,7 @@ PATCHES: dict[str, Patch] = {
     "torchvision.extension": _later(".vendor.torchvision", "declare_operators"),
     "torchvision.io.image": _later(".vendor.torchvision", "declare_images"),
     "transformers.masking_utils": _transformers_packing,
-    # It takes tensors without data for torch.compile's and then builds masks that nobody needs.
-    "transformers.utils.import_utils": lambda module: setattr(
-        module, "is_fake_tensor", lambda *_: False
-    ),
+    "transformers.utils.import_utils": _transformers_imports,
 }
 
 

@@ -181,3 +181,15 @@ def test_copies_that_packages_carry_are_patched_as_what_they_copy(
         for name in ("copied_binding", "other_binding")
     ]
     assert found == [8, 0]
+
+
+def test_the_models_of_transformers_are_looked_through_once(tmp_path: Path) -> None:
+    from trainscout.simulators.virtual_cluster.emulation.framework_patches import PATCHES
+
+    module, read = ModuleType("import_utils"), list[str]()
+    module.create_import_structure_from_path = read.append  # type: ignore[attr-defined]
+    PATCHES["transformers.utils.import_utils"](module)
+    (tmp_path / "__init__.py").touch()
+    for place in (tmp_path, str(tmp_path), str(tmp_path / "__init__.py")):
+        module.create_import_structure_from_path(place)
+    assert read == [str(tmp_path)] * 3
