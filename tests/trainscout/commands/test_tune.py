@@ -112,7 +112,8 @@ def test_launches_that_cannot_be_are_results(tune, tmp_path, capsys):
 
 def test_a_launch_that_does_not_end_is_invalid(tune, tmp_path, monkeypatch):
     monkeypatch.setattr(simulator, "LAUNCH_S", 3.0)
-    (tmp_path / "train.py").write_text("print('step 0', flush=True)\nwhile True:\n    pass\n")
+    waiting = "import time\nprint('step 0', flush=True)\ntime.sleep(600)\n"
+    (tmp_path / "train.py").write_text(waiting)
     (tmp_path / "knobs.yaml").write_text("knobs: {width: [64]}\n")
     assert tune("--search", "grid", words=["--", "train.py", "{width}"]) == 1
     (row,) = rows(tmp_path)
