@@ -50,6 +50,15 @@ def test_a_script_with_the_json_that_it_names(tmp_path):
     assert "steps_per_print 10" in reading.no_effect
 
 
+def test_how_fsdp_loads_and_saves_has_no_effect_on_a_step(tmp_path):
+    loads = "--fsdp_sync_module_states true --fsdp_state_dict_type SHARDED_STATE_DICT"
+    fsdp = f"--fsdp full_shard {loads}"
+    imported = read_written(tmp_path, SCRIPT.replace("--deepspeed configs/ds.json", fsdp))
+    no_effect = " ".join(imported.reading.no_effect)
+    assert "fsdp_sync_module_states" in no_effect
+    assert "fsdp_state_dict_type" in no_effect
+
+
 @pytest.mark.parametrize("name", ["qwen3_30b_a3b", "deepseek_v2"])
 def test_deepspeed_shards_the_experts_of_transformers(tmp_path, name):
     written(tmp_path, ZERO, "configs/ds.json")
