@@ -17,8 +17,10 @@ import numpy as np
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.question.job import Job
 
+from .era import era_of
 from .groups import source_group
 from .replay import Result
+from .words import statement_of
 
 MIN_LAYOUTS = 5
 
@@ -116,6 +118,7 @@ def sweep_of(result: Result) -> Hashable:
         job.sequence_length,
         job.precision,
         job.framework.name,
+        era_of(row, statement_of(row)).year,
         conditions,
         _shape(job),
     )

@@ -82,6 +82,12 @@ def test_other_batches_and_conditions_are_other_sweeps():
     assert [found.n for found in rankings([*rows, *apart]).values()] == [6]
     split = [replace(row, notes="dispatcher DeepEP") if row.pp == 2 else row for row in rows]
     assert rankings(split) == {}
+    # Another release of the software is another condition.
+    released = [
+        replace(row, framework="NeMo 24.07" if row.pp == 2 else "NeMo 25.04") for row in rows
+    ]
+    assert rankings(released) == {}
+    assert rankings([replace(row, framework="NeMo 25.04") for row in rows])
 
 
 def test_a_layout_measured_twice_counts_once():
