@@ -130,7 +130,7 @@ class Recorder:
         # Shorter gaps are carried over to the next event.
         self.shortest_gap_ns: float = 1000
         self._left = threading.local()
-        # The thread that last began a forward pass.
+        # The thread that last began a forward pass; before, that of the first update.
         self._host: int | None = None
         self._optimizer_steps = 0
         # The script was ended, or is to end, because it has run all steps that were asked for.
@@ -255,6 +255,8 @@ class Recorder:
 
     def optimizer_begins(self) -> None:
         """An optimizer's step begins."""
+        if self._host is None and self._graph_task() == -1:
+            self._host = threading.get_ident()
         if self.backward is not None:
             self.backward.close()
             self.backward.clear()
@@ -280,8 +282,8 @@ class Recorder:
 
     @property
     def is_updated(self) -> bool:
-        """Between an optimizer's step and what comes next."""
-        return self.phase == events.OTHER and self._optimizer_steps > 0
+        """Between an optimizer's step and what the thread that trains does next."""
+        return self.phase == events.OTHER and self._optimizer_steps > 0 and not self.is_beside()
 
     @property
     def finished_steps(self) -> int:

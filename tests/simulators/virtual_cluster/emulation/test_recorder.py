@@ -45,14 +45,20 @@ def test_a_stage_that_waits_for_another_step_is_ended_too(steps: int) -> None:
 
 def test_the_loss_of_a_model_that_nobody_calls_begins_a_step(tmp_path: Path) -> None:
     text = """
+import threading
 import torch
 table = torch.nn.Parameter(torch.randn(100, 64, device="cuda"))
 optimizer = torch.optim.SGD([table], lr=0.1)
 averaged = table.detach().clone()
+def save():
+    (table * 2).to("cpu")
 for step in range(5):
     loss = torch.nn.functional.softplus(table @ table.t()).mean()
     loss.backward()
     optimizer.step()
+    saving = threading.Thread(target=save)
+    saving.start()
+    saving.join()
     averaged.lerp_(table.detach(), 0.1)
     print("step", step)
 """
