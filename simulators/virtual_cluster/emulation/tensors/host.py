@@ -97,7 +97,10 @@ def _patch_reads(state: RankState) -> None:
         # The device's storages are of no device in torch's eyes.
         if isinstance(data, torch.UntypedStorage) and data.device.type != "cpu":
             return torch.empty(0, dtype=kwargs.get("dtype"), device="cuda").set_(data)
-        return lifted(data, **kwargs)
+        made: torch.Tensor = lifted(data, **kwargs)
+        if kwargs.get("pin_memory"):
+            state.pinned.add(made.untyped_storage())
+        return made
 
     real_format, real_repr = torch.Tensor.__format__, torch.Tensor.__repr__
 

@@ -144,6 +144,7 @@ push("host memory")
 assert torch.empty(4, pin_memory=True).is_pinned()
 assert torch.ones(4).pin_memory().is_pinned()
 assert torch.empty(2**22, pin_memory=True).is_pinned()
+assert torch.tensor([1.0, 2.0], pin_memory=True).is_pinned()
 assert torch.empty_like(there, device="cpu", pin_memory=True).is_pinned()
 assert not torch.ones(4).is_pinned()
 found = []
