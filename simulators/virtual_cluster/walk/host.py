@@ -97,8 +97,9 @@ class HostCost:
 
     @property
     def least_launch_s(self) -> float:
-        """What a launch takes at least, whoever it is by."""
-        return min(each.launch_s for each in (self, *self.others))
+        """What a launch takes at least, whoever it is by, autograd too."""
+        costs = (self, *self.others)
+        return min(min(each.launch_s, each.built_in_s) for each in costs)
 
     def words(self, asked: str) -> str:
         """What is charged, and by whom, where the framework ``asked`` for was named."""

@@ -145,7 +145,7 @@ def test_what_autograd_launches_without_python_takes_no_time_of_a_frameworks_pyt
     # Traces without places do not tell.
     assert seconds(calls, PRODUCT) == 5e-3
     calls.learn(Site(7, "train.py", 1, "main"))
-    assert seconds(calls, PRODUCT) == 14e-6
+    assert seconds(calls, PRODUCT) == slow.least_launch_s == 14e-6
     assert seconds(calls, PRODUCT._replace(site=7)) == 5e-3
     calls.learn(Phase(FORWARD, 1))
     assert seconds(calls, PRODUCT) == 5e-3
