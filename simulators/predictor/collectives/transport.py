@@ -73,7 +73,7 @@ class Transport:
     def unvalidated(self, nic_gbps: float) -> float:
         """The part of NICs of that rate, in Gb/s, that counts on a network nobody validated: what
         is lost there is lost by paths through hosts and by full switches, not by slow NICs."""
-        return max(self.unvalidated_share, min(1.0, CARRIED_GBPS / nic_gbps))
+        return max(self.unvalidated_share, CARRIED_GBPS / max(CARRIED_GBPS, nic_gbps))
 
     def protocols_for(self, architecture: str) -> tuple[str, ...]:
         return self.protocols.get(architecture, self.protocols["default"])

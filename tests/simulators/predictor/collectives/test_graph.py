@@ -122,6 +122,12 @@ def test_a_slow_nic_is_no_network_s_fault(gbps: float, share: float) -> None:
     assert wiring.nic_share == pytest.approx(share)
 
 
+def test_a_server_without_nics_on_no_network_has_wires() -> None:
+    alone = replace(cluster(1, 8), oversubscription=None, nic_gbps=0)
+    pair = (wiring_of(group(8), m.H100, each) for each in (alone, replace(alone, nic_gbps=400)))
+    assert len({each.link_gbs for each in pair}) == 1
+
+
 def test_an_nvl72_is_one_node_with_every_nic_of_its_rack() -> None:
     racks = cluster(36, 4, 4, 400, "2.27", domain=72)
     one, two = (wiring_of(group(72, count), m.B200, racks) for count in (1, 2))
