@@ -27,6 +27,8 @@ MEASURED = (*STEP_TIMES, *RATES)
 # Said without a unit, in the words of frameworks and trackers.
 _UNITLESS = ("step_time", "iteration_time", "iter_time", "time", "throughput", "tokens")
 _NAMES = ("id", "name", "run")
+# One says the machines instead of the other.
+_MACHINES = {"cluster", "gpus"}
 # Said of a row, and read by nobody.
 _NOTES = ("note", "notes", "comment", "comments", "date")
 _TIME = re.compile(r"(?:step|iter|iteration|elapsed)_time(?:_per_(?:step|iteration))?_(s|ms|us)")
@@ -47,7 +49,7 @@ def read_table(
     """
     lines = csv_lines(path)
     header = tuple(map(str.strip, lines[0][1])) if lines else ()
-    if {"cluster", "gpus"} & {*map(column_of, header), *stated}:
+    if _MACHINES & {*map(column_of, header), *stated}:
         if long := [line for line, cells in lines[1:] if len(cells) > len(header)]:
             problem = f"has more cells than columns in line {long[0]}"
             raise InputError("runs", path, problem, f"{len(header)} cells")
@@ -92,9 +94,11 @@ def own_runs(
             for name, text in cells.items()
             if text and name not in (*_NAMES, *_NOTES, *MEASURED)
         }
+        said = {*settings, *(_MACHINES if _MACHINES & settings.keys() else ())}
+        settings = {key: text for key, text in stated.items() if key not in said} | settings
         name = next((cells[each] for each in _NAMES if cells.get(each)), f"line {line}")
         try:
-            job = job_of_settings({**stated, **settings})
+            job = job_of_settings(settings)
             runs.append(MeasuredRun(name, job, _measured_s(cells, job)))
         except InputError as error:
             at = name if name == f"line {line}" else f"{name} (line {line})"

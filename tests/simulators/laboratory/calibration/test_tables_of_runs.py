@@ -82,6 +82,9 @@ def test_settings_of_all_rows_count_where_a_row_does_not_say_otherwise(tmp_path)
     (run,), left = read_table(path, stated)
     assert not left
     assert (run.job.recipe.tp, run.job.recipe.sp, run.job.cluster.gpus_per_node) == (2, True, 8)
+    # What says the machines in other words does not count beside a row's.
+    (run,), left = read_table(table(tmp_path, "step_time_s", 5.5), {"gpus": "16xH100"})
+    assert (run.job.world_size, left) == (8, ())
 
 
 def test_settings_beside_a_table_of_published_columns_are_refused(tmp_path):
