@@ -91,8 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 # the traces in traces/ on the cluster they were made for
 trainscout trace replay traces --cluster h800_96
 # on other GPUs, with the host times declared for Megatron-Core, and a timeline to look at
-trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
-    --host declared --perfetto step.json.gz
+trainscout trace replay traces --cluster h100_64 --framework megatron_core --perfetto step.json.gz
 """,
     )
     parser.add_argument("traces", type=Path, help="folder of traces")
@@ -112,9 +111,9 @@ trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
     parser.add_argument(
         "--host",
         choices=HOSTS,
-        default="traced",
-        help="what the host takes: the script's CPU seconds in the traces (default), or as the "
-        "framework declares",
+        default="declared",
+        help="what the host takes: as the framework declares (default), or the CPU seconds of the "
+        "machine that traced, emulation's among them",
     )
     parser.add_argument(
         "--calibration",

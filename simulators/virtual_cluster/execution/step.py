@@ -52,7 +52,7 @@ from .window import Window, launched, unlike, windows
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
 
-HOSTS = ("traced", "declared")
+HOSTS = ("declared", "traced")
 
 
 def replay_ranks(
@@ -61,7 +61,7 @@ def replay_ranks(
     cluster: Cluster,
     framework: Framework = UNDECLARED,
     *,
-    host: str = "traced",
+    host: str = "declared",
     calibration: Calibration | None = None,
     measured: MeasuredTable | None = None,
     allocator: AllocatorSettings | None = None,
@@ -78,9 +78,10 @@ def replay_ranks(
     Args:
         traces: of one job.
         gpu, cluster: what it shall run on; the traces may come from another GPU.
-        framework: whose declared host times to use (``host="declared"``); by default the
-            CPU seconds in the traces, and the driver's own time for each launch.
-        host: "traced" or "declared"; traces without CPU seconds are always "declared".
+        framework: whose declared host times to use; by default those of the one whose code
+            launches, or the driver's own time for each launch.
+        host: "declared", or "traced": the CPU seconds in the traces, emulation's among them,
+            where they have any.
         calibration, measured: as in ``ReplaySimulator``.
         allocator: settings of PyTorch's allocator, by default as the framework has them.
         model_flops: of one step of the whole job, for the MFU.

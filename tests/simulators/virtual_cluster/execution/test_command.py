@@ -42,6 +42,7 @@ def test_it_shows_and_writes_a_prediction(
     as_json, timeline = tmp_path / "step.json", tmp_path / "step.trace.json.gz"
     options = [
         *("--cluster", "h800_96", "--framework", "megatron_core", "--model-flops", "1e12"),
+        *("--host", "traced"),
         *("--json", str(as_json), "--perfetto", str(timeline)),
         *("--alloc-conf", "expandable_segments:True"),
     ]

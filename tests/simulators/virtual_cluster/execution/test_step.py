@@ -116,10 +116,10 @@ def test_traced_gaps_replace_what_is_declared() -> None:
     script.host(2e-3)
     script.gemm(SMALL)
     framework = Framework(name="slow", host_launch_s=5e-3)
-    step = play(script, framework=framework)
+    step = play(script, framework=framework, host="traced")
     expected = 2e-3 + UNDECLARED.host_launch_s + gemm_s(SMALL, 1)
     assert step.step_time_s == pytest.approx(expected)
-    declared = play(script, framework=framework, host="declared")
+    declared = play(script, framework=framework)
     assert declared.step_time_s == pytest.approx(5e-3 + gemm_s(SMALL, 1))
 
 
@@ -141,7 +141,7 @@ def test_a_waiting_host_launches_late(stop: Callable[[Script], object]) -> None:
     script.host(gap_s)
     script.gemm(SMALL)
     launch_s = UNDECLARED.host_launch_s
-    step = play(script)
+    step = play(script, host="traced")
     expected = gemm_s(BIG, 1) + gap_s + 2 * launch_s + gemm_s(SMALL, 1)
     assert step.step_time_s == pytest.approx(expected)
     assert step.breakdown_s["host"] == pytest.approx(gap_s + 2 * launch_s)
