@@ -23,6 +23,10 @@ LEVEL = 0.8
 # compared as ``features.KINDS`` were.
 _SLOWER_HOST = 1.5
 
+# How much farther than runs told of at all ends lie where nothing is near. Of 0 to 1 in quarters
+# the one whose shares, with each of ``coverage.LEFT_OUT`` left out, lie nearest to the level.
+_FARTHER = 0.5
+
 _NORMAL = NormalDist()
 
 
@@ -57,9 +61,9 @@ def interval(
     own: NDArray[np.float64],
     level: float,
 ) -> tuple[float, float]:
-    """Ends of one prediction's interval: quantiles of the residuals, up to twice as far from their
-    median where nothing is near, joined by its own errors as independent ones, but for what of
-    them those runs had too; the host's to the slower side alone.
+    """Ends of one prediction's interval: quantiles of the residuals, up to half as far again from
+    their median where nothing is near, joined by its own errors as independent ones, but for what
+    of them those runs had too; the host's to the slower side alone.
 
     Args:
         weights: (n,) of the table's rows, and with them ``novelty``: see ``source_balanced``.
@@ -74,7 +78,7 @@ def interval(
     reach = _NORMAL.inv_cdf(1 - tail) / _NORMAL.inv_cdf(0.75)
     faster = reach * math.sqrt(kernels + own[2])
     slower = reach * math.sqrt(kernels + _SLOWER_HOST**2 * host + own[3])
-    more = 1 + novelty
+    more = 1 + _FARTHER * novelty
     return (
         middle - math.hypot(more * (middle - low), faster),
         middle + math.hypot(more * (high - middle), slower),

@@ -85,7 +85,7 @@ trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
     add(
         "--framework",
         metavar="NAME",
-        help="whose host times --host declared takes (default: the one's whose code launches)",
+        help="whose host times (default: that whose code launches)",
     )
     add(
         "--host",
