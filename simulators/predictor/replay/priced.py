@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 
@@ -137,18 +138,18 @@ class PricedOp:
         )
 
 
-# Of a launch, what a product of each expert takes: an eighth from C++ (``ir.group_launches``), and
+# Of a launch, what a product of each expert takes: an eighth from C++ (``ir.group_launches``) and
 # a sixth for Python that goes through experts' weights: lists of Transformer Engine's grouped
 # layers, autograd, Megatron-Core's hook. Traced on virtual GPUs (2.9 and 0.16.1), an expert
 # more takes a core 0.22 to 0.25 ms in both passes, of six products, and a dense layer of 36
 # launches 8.3 to 9.4 ms: 0.14 to 0.18 of a launch for each.
-_LAUNCHES_OF_24_EXPERTS = 7
+_OF_EXPERT = Fraction(1, ir.GROUPS_A_LAUNCH) + Fraction(1, 6)
 
 
 def launches_of(op: DeviceOp) -> int:
     """Launches the host makes for one operation."""
     if isinstance(op, ir.GroupedGemm) and not op.one_kernel:
-        return 1 + _LAUNCHES_OF_24_EXPERTS * op.groups // 24
+        return 1 + _OF_EXPERT.numerator * op.groups // _OF_EXPERT.denominator
     if isinstance(op, ir.Gemm) and op.within:
         return 0
     if isinstance(op, ir.Streaming):

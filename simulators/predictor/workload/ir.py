@@ -14,6 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 
+# Of kernels for one expert each, so many take the host what a launch does (``group_launches``).
+GROUPS_A_LAUNCH = 8
+
 
 def group_launches(groups: int, each: int = 1) -> int:
     """Launches that as many as ``each`` kernels for every expert take the host.
@@ -22,7 +25,7 @@ def group_launches(groups: int, each: int = 1) -> int:
     what a module of the framework takes: some 5 us against 40. So are PyTorch's own operations:
     2 to 3 us of a CPU core each, forward or backward, before they come to a driver.
     """
-    return 1 + each * groups // 8
+    return 1 + each * groups // GROUPS_A_LAUNCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,8 +78,8 @@ def replay_ranks(
     Args:
         traces: of one job.
         gpu, cluster: what it shall run on; the traces may come from another GPU.
-        framework: whose declared host times to use; by default those of the one whose code
-            launches, or the driver's own time for each launch.
+        framework: whose declared host times to use, or of its alternatives those of the one
+            whose code launches (``Catalogue.framework_of_script``); by default the driver's own.
         host: "declared", or "traced": the CPU seconds in the traces, emulation's among them,
             where they have any.
         calibration, measured: as in ``ReplaySimulator``.

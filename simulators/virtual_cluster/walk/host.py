@@ -105,8 +105,8 @@ class HostCost:
         """What is charged, and by whom, where the framework ``asked`` for was named."""
         text = f"host: {self.launch_s * 1e6:.3g} us a launch"
         if self.gap_factor:
-            cpu = "CPU seconds as traced (more if other work slowed this machine)"
-            return text.replace("host: ", f"host: {cpu}, and ") + " (live counts launches alone)"
+            cpu = "CPU seconds of the script (more if other work slowed this machine)"
+            return text.replace("host: ", f"host: {cpu}, and ")
         if self.forward_s:
             text += f", {self.forward_s * 1e6:.3g} more in forward passes"
         if self.product_s:

@@ -250,9 +250,9 @@ class Cudart:
         return 0
 
     def cudaHostRegister(self, *_: Any) -> int:  # noqa: N802
-        """Host memory is as good as pinned."""
+        """Nothing happens: what is copied counts as pageable all the same."""
         return 0
 
     def cudaHostUnregister(self, *_: Any) -> int:  # noqa: N802
-        """Host memory is as good as pinned."""
+        """Nothing happens: what is copied counts as pageable all the same."""
         return 0
