@@ -44,6 +44,7 @@ def test_a_stage_that_waits_for_another_step_is_ended_too(steps: int) -> None:
 
 
 def test_the_loss_of_a_model_that_nobody_calls_begins_a_step(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     text = """
 import threading
 import torch
