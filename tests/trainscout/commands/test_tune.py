@@ -190,7 +190,7 @@ def test_the_best_launch_is_one_line_to_copy(tune, capsys):
 
 
 def test_host_times_are_the_script_s_own_where_requested(tune, capsys):
-    for host, assumed in (("traced", "CPU seconds as traced"), ("declared", "as declared")):
+    for host, assumed in (("traced", "CPU seconds of the script"), ("declared", "as declared")):
         assert tune("--search", "grid", "--trials", 1, "--host", host, "--output", host) == 0
         assert assumed in " ".join(capsys.readouterr().out.split())
 
