@@ -22,10 +22,10 @@ from benchmarks.search_exact import GPT175B, LLAMA_70B, MIXTRAL, TABLE3, plan_of
 from trainscout.optimizer.bounding import BoundingSurvey
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.union import compile_space
-from trainscout.simulators.laboratory.published.jobs import job_of, shipped_declarations
-from trainscout.simulators.laboratory.published.outcome import NotReplayable
+from trainscout.simulators.laboratory.published.jobs.jobs import job_of, shipped_declarations
+from trainscout.simulators.laboratory.published.jobs.outcome import NotReplayable
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
-from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.published.reading.rows import read_rows
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator

@@ -184,6 +184,36 @@ def test_rooms_of_the_virtual_cluster_import_only_those_below_them() -> None:
     assert not wrong
 
 
+# From the ground up, as the page has them. Modules of the folder itself are the room ``""``.
+ROOMS_OF_A_ROOM = {
+    f"{PREDICTOR}.workload": (
+        *("", "weights", "schedules", "linear_layers", "residual_stream"),
+        *("mixers", "feed_forward", "model"),
+    ),
+    "simulators.laboratory.published": ("reading", "jobs", "", "page"),
+}
+PUTS_TOGETHER = {f"{PREDICTOR}.workload.megatron"}
+
+
+@pytest.mark.parametrize("folder", ROOMS_OF_A_ROOM)
+def test_rooms_of_a_room_import_only_those_below_them(folder: str) -> None:
+    rooms, start = ROOMS_OF_A_ROOM[folder], f"{folder}."
+    folders = {path.name for path in (ROOT / folder.replace(".", "/")).glob("[!_]*/")}
+    assert folders == {*rooms} - {""}
+
+    def room_of(module: str) -> str:
+        first = module.removeprefix(start).partition(".")[0]
+        return first if first in rooms else ""
+
+    wrong = {
+        f"{name} -> {target}"
+        for name, target in own()
+        if name.startswith(start) and target.startswith(start) and name not in PUTS_TOGETHER
+        if rooms.index(room_of(target)) > rooms.index(room_of(name))
+    }
+    assert not wrong
+
+
 @pytest.mark.parametrize(
     ("program", "heavy"),
     [

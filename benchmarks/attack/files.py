@@ -14,7 +14,7 @@ from trainscout.optimizer.storage.backends import damaged_records, open_storage
 from trainscout.optimizer.tracking.spool import read_spool
 from trainscout.optimizer.warm_start import read_recipes
 from trainscout.reports.launch_import.shell import read_script
-from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.published.reading.rows import read_rows
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.question.errors import InputError

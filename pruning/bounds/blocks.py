@@ -20,7 +20,8 @@ from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.megatron import ChunkMode, ChunkShape, build_chunk
-from trainscout.simulators.predictor.workload.passes import (
+from trainscout.simulators.predictor.workload.program import Chunk, Run
+from trainscout.simulators.predictor.workload.schedules.passes import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
@@ -28,7 +29,6 @@ from trainscout.simulators.predictor.workload.passes import (
     WEIGHT_GRADIENT,
     backward_block,
 )
-from trainscout.simulators.predictor.workload.program import Chunk, Run
 from trainscout.simulators.predictor.workload.shard import Shard
 
 Floats = NDArray[np.float64]
@@ -117,7 +117,7 @@ class Slots:
 @dataclass(frozen=True)
 class SlotPrices:
     """``seconds`` and ``host_s`` of one combination's blocks as in ``PricedBlock``, shape
-    (kinds, slots): of whole passes, or of all kinds of ``workload.passes``; of whole passes
+    (kinds, slots): of whole passes, or of all kinds of ``schedules.passes``; of whole passes
     ``kernel_s`` for each second of the block, shape (2, slots, 2, kernel classes)."""
 
     seconds: Floats

@@ -38,9 +38,9 @@ from trainscout.simulators.predictor.replay.boundary import (
 from trainscout.simulators.predictor.replay.prices import Pricer, price_together
 from trainscout.simulators.predictor.workload.communicators import communicators, paired
 from trainscout.simulators.predictor.workload.megatron import ChunkMode
-from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
-from trainscout.simulators.predictor.workload.passes import KINDS as KINDS_OF_PASSES
 from trainscout.simulators.predictor.workload.program import Chunk, Workload
+from trainscout.simulators.predictor.workload.schedules.passes import BACKWARD, FORWARD
+from trainscout.simulators.predictor.workload.schedules.passes import KINDS as KINDS_OF_PASSES
 from trainscout.simulators.predictor.workload.shard import Shard
 
 if TYPE_CHECKING:

@@ -8,8 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.pruning.bounds.blocks import Ints, PassSizes
-from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from trainscout.simulators.predictor.workload.schedule import stage_order
+from trainscout.simulators.predictor.workload.schedules.passes import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT_GRADIENT,
+)
+from trainscout.simulators.predictor.workload.schedules.schedule import stage_order
 
 
 @functools.lru_cache(maxsize=65536)

@@ -24,7 +24,10 @@ from numpy.typing import NDArray
 from trainscout.pruning.bounds.layouts import Layout
 from trainscout.simulators.predictor.question.schedule_file import is_file
 from trainscout.simulators.predictor.question.schedules import crossed, routes, schedule_kind
-from trainscout.simulators.predictor.workload.schedule import micro_batches_in_turn, warmup_passes
+from trainscout.simulators.predictor.workload.schedules.schedule import (
+    micro_batches_in_turn,
+    warmup_passes,
+)
 
 Counts = NDArray[np.int64]
 # Chains through more stages than this (and those that differ) bring nothing measurable.

@@ -17,12 +17,12 @@ from trainscout.simulators.predictor.question.recipe import knobs_entering
 from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.structure import Sharing
-from trainscout.simulators.predictor.workload import data_parallel
 from trainscout.simulators.predictor.workload.ir import Block, Collective, Op
 from trainscout.simulators.predictor.workload.megatron import shares_embedding
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Chunk, Stage
-from trainscout.simulators.predictor.workload.step_end import (
+from trainscout.simulators.predictor.workload.weights import data_parallel
+from trainscout.simulators.predictor.workload.weights.step_end import (
     finish_block,
     optimizer_block,
     update_bytes,

@@ -11,12 +11,12 @@ from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError
 
-from .published.later import read_blind
-from .published.page import ERROR_PLOT, MEMORY_PLOT, PLOT_FOLDER, STEP_PLOT, accuracy_pages
-from .published.plots import error_plot, memory_plot, step_time_plot
+from .published.page.later import read_blind
+from .published.page.page import ERROR_PLOT, MEMORY_PLOT, PLOT_FOLDER, STEP_PLOT, accuracy_pages
+from .published.page.plots import error_plot, memory_plot, step_time_plot
+from .published.page.summaries import COLLECTIVES, KERNELS, read_summary, stored_summary
 from .published.published import BLIND_TESTS, PUBLISHED_RUNS, stored_coverage
-from .published.rows import TRUSTED
-from .published.summaries import COLLECTIVES, KERNELS, read_summary, stored_summary
+from .published.reading.rows import TRUSTED
 from .validate import predict
 
 

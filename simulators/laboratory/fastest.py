@@ -23,13 +23,13 @@ from trainscout.simulators.predictor.uncertainty.fastest import (
     kind_of,
 )
 
-from .published.groups import source_group
-from .published.jobs import shipped_declarations
+from .published.jobs.jobs import shipped_declarations
 from .published.layouts import sweep_of
 from .published.published import add_output, add_runs
+from .published.reading.groups import source_group
+from .published.reading.rows import TRUSTED, read_rows
 from .published.regularity import mark_extrapolated
 from .published.replay import Result
-from .published.rows import TRUSTED, read_rows
 from .residuals import Bare, format_origin
 from .validate import replay_with_progress
 

@@ -37,13 +37,13 @@ from trainscout.simulators.predictor.memory.bands import (
 from trainscout.simulators.predictor.workload.communicators import paired
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
-from .published.groups import source_group
-from .published.jobs import Declarations, job_of, read_curves, shipped_declarations
+from .published.jobs.jobs import Declarations, job_of, read_curves, shipped_declarations
+from .published.jobs.outcome import NotReplayable
 from .published.measured import measured_memory, predicted_memory_bytes, printed_stage
-from .published.outcome import NotReplayable
 from .published.published import BLIND_TESTS, DATA, PUBLISHED_RUNS, add_output
+from .published.reading.groups import source_group
+from .published.reading.rows import TRUSTED, Row, read_rows
 from .published.regularity import mark_extrapolated
-from .published.rows import TRUSTED, Row, read_rows
 
 FAILED_LAYOUTS = DATA / "failed_layouts.csv"
 SWEPT_RUNS = DATA / "ultrascale_runs.csv"

@@ -13,10 +13,10 @@ from trainscout.simulators.predictor.io.output import check_output, json_text, w
 from trainscout.simulators.predictor.io.terminal import progress_bar, show
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 
-from .published.jobs import shipped_declarations
+from .published.jobs.jobs import shipped_declarations
 from .published.published import add_runs
+from .published.reading.rows import read_rows
 from .published.regularity import mark_extrapolated
-from .published.rows import read_rows
 from .searched.answer import Answer, answer, default_software
 from .searched.grouping import PublishedQuestion, most_telling, published_questions
 from .searched.report import answer_tables, questions_page, report

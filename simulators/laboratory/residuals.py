@@ -22,14 +22,14 @@ from trainscout.simulators.predictor.uncertainty import table
 from trainscout.simulators.predictor.uncertainty.fabric import on_slow_network
 from trainscout.simulators.predictor.uncertainty.features import features_of
 
-from .published.groups import independent_source
-from .published.jobs import read_curves, shipped_declarations
-from .published.later import Blind, read_blind
+from .published.jobs.jobs import read_curves, shipped_declarations
 from .published.layouts import sweep_of
+from .published.page.later import Blind, read_blind
 from .published.published import BLIND_TESTS, PUBLISHED_RUNS, add_output
+from .published.reading.groups import independent_source
+from .published.reading.rows import TRUSTED, read_rows
 from .published.regularity import mark_extrapolated
 from .published.replay import Result
-from .published.rows import TRUSTED, read_rows
 from .uncertainty.coverage import LEFT_OUT, Coverage, coverage
 from .uncertainty.order import Order, order
 from .validate import replay_with_progress

@@ -18,14 +18,14 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
 from trainscout.simulators.registry import Simulator, SimulatorSpec, get_simulator
 
-from .published.jobs import Declarations, read_curves, shipped_declarations
-from .published.plots import validation_html
+from .published.jobs.jobs import Declarations, read_curves, shipped_declarations
+from .published.page.plots import validation_html
+from .published.page.terminal_tables import validation_tables
 from .published.published import add_runs, read_peer_predictions
+from .published.reading.rows import QUALITIES, Row, read_rows, unread_columns
 from .published.regularity import mark_extrapolated, with_doubtful_states
 from .published.replay import Result, replay_rows
 from .published.report import validation_report
-from .published.rows import QUALITIES, Row, read_rows, unread_columns
-from .published.terminal_tables import validation_tables
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,9 +11,9 @@ import pytest
 import trainscout as ts
 from tests.e2e.commands import ROOT, SMALLEST, environment, run
 from tests.in_process import command
-from trainscout.simulators.laboratory.published.jobs import shipped_declarations
+from trainscout.simulators.laboratory.published.jobs.jobs import shipped_declarations
+from trainscout.simulators.laboratory.published.reading.rows import read_rows
 from trainscout.simulators.laboratory.published.replay import replay_rows
-from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.registry import get_simulator
 
 main = command("calibrate")

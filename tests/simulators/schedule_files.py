@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedule_file import KINDS
-from trainscout.simulators.predictor.workload.schedule import stage_order
+from trainscout.simulators.predictor.workload.schedules.schedule import stage_order
 
 
 def write_schedule(job: Job, path: Path) -> str:

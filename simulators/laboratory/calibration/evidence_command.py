@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from trainscout.simulators.laboratory.published.jobs import shipped_declarations
-from trainscout.simulators.laboratory.published.markdown import percent, signed
+from trainscout.simulators.laboratory.published.jobs.jobs import shipped_declarations
+from trainscout.simulators.laboratory.published.page.markdown import percent, signed
 from trainscout.simulators.laboratory.published.published import add_runs
+from trainscout.simulators.laboratory.published.reading.rows import read_rows
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
-from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.laboratory.residuals import Bare, residuals_of
 from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.io.command_line import OK, command_parser

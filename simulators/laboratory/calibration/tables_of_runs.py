@@ -12,8 +12,8 @@ from typing import Any
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.input_errors import meant_setting
 from trainscout.optimizer.tracking.runs import client_of, store_is_missing
-from trainscout.simulators.laboratory.published.jobs import Declarations, read_curves
-from trainscout.simulators.laboratory.published.rows import csv_lines, read_rows
+from trainscout.simulators.laboratory.published.jobs.jobs import Declarations, read_curves
+from trainscout.simulators.laboratory.published.reading.rows import csv_lines, read_rows
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.job import Job
 

@@ -17,10 +17,10 @@ import numpy as np
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.question.job import Job
 
-from .era import era_of
-from .groups import source_group
+from .jobs.era import era_of
+from .reading.groups import source_group
+from .reading.words import statement_of
 from .replay import Result
-from .words import statement_of
 
 MIN_LAYOUTS = 5
 

@@ -13,10 +13,10 @@ from trainscout.simulators.predictor.answer.flops import (
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
 from trainscout.simulators.predictor.question.job import Job
 
-from .era import era_of
-from .frameworks import MEGATRONS, project_of
-from .rows import Row
-from .words import statement_of
+from .jobs.era import era_of
+from .jobs.frameworks import MEGATRONS, project_of
+from .reading.rows import Row
+from .reading.words import statement_of
 
 GIB = 2**30
 # Two figures of one run that differ by more are not rounding. A ratio of predicted to measured

@@ -24,9 +24,9 @@ import numpy as np
 
 from trainscout.simulators.predictor.answer.flops import step_flops
 
-from .groups import source_group
+from .reading.groups import source_group
+from .reading.rows import Row
 from .replay import Result
-from .rows import Row
 
 # What repeated steps of one process never agree to; clocks' own jitter is ten times that.
 _REGULAR = 50e-6

@@ -12,7 +12,8 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import Simulator
 
-from .jobs import Declarations, job_of
+from .jobs.jobs import Declarations, job_of
+from .jobs.outcome import NotReplayable, Replayable
 from .measured import (
     GIB,
     about_measured,
@@ -23,8 +24,7 @@ from .measured import (
     predicted_memory_bytes,
     printed_stage,
 )
-from .outcome import NotReplayable, Replayable
-from .rows import Row
+from .reading.rows import Row
 
 _EXTRAPOLATED = (
     "extrapolated, not measured: the publication's times are affine to parts per million"

@@ -20,11 +20,11 @@ from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
 
-from .groups import family_group, scale_group, source_group
 from .layouts import rank_layouts
 from .published import PeerPrediction
+from .reading.groups import family_group, scale_group, source_group
+from .reading.words import statement_of
 from .replay import Result
-from .words import statement_of
 
 GROUPINGS: Mapping[str, Callable[[Result], str]] = {
     "by_source": lambda result: source_group(result.row),

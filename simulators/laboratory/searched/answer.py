@@ -24,7 +24,7 @@ from trainscout.optimizer.warm_start import distances
 from trainscout.pruning.equivalence import canonical
 from trainscout.pruning.recipe_table import RecipeTable, TableBuilder
 from trainscout.reports.wording import format_recipe
-from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.jobs.jobs import Declarations
 from trainscout.simulators.laboratory.published.replay import replay_row
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.values import typed_value

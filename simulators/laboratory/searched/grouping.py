@@ -8,11 +8,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from trainscout.simulators.laboratory.published.groups import source_group
-from trainscout.simulators.laboratory.published.jobs import Declarations, job_of
+from trainscout.simulators.laboratory.published.jobs.jobs import Declarations, job_of
+from trainscout.simulators.laboratory.published.jobs.outcome import NotReplayable
 from trainscout.simulators.laboratory.published.measured import measured_step
-from trainscout.simulators.laboratory.published.outcome import NotReplayable
-from trainscout.simulators.laboratory.published.rows import TRUSTED, Row
+from trainscout.simulators.laboratory.published.reading.groups import source_group
+from trainscout.simulators.laboratory.published.reading.rows import TRUSTED, Row
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.framework import Framework

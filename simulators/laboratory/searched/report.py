@@ -13,8 +13,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trainscout.reports.wording import format_seconds
-from trainscout.simulators.laboratory.published.headline import Target
-from trainscout.simulators.laboratory.published.markdown import MET, folded, signed
+from trainscout.simulators.laboratory.published.page.headline import Target
+from trainscout.simulators.laboratory.published.page.markdown import MET, folded, signed
 from trainscout.simulators.predictor.io.markdown import table
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.io.yaml_files import read_yaml

@@ -301,7 +301,7 @@ def _recomputed_flops(model: Model, sequence: int, layer: Layer, modules: frozen
         if "moe" in modules:
             modules |= {"shared_experts"}
         return sum(count for name, count in flops.items() if name in modules)
-    # Every other product runs again (workload/recompute.py); experts' do, attention does not.
+    # Every other product runs again (model/recompute.py); experts' do, attention does not.
     groups = model.kv_heads / (model.num_heads + 2 * model.kv_heads)
     share = {
         "core_attn": 0.0,

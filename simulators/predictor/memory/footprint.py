@@ -23,7 +23,8 @@ from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.workload.ir import Alloc
 from trainscout.simulators.predictor.workload.part import ROUTER_GRAPH
-from trainscout.simulators.predictor.workload.passes import (
+from trainscout.simulators.predictor.workload.program import Stage, Workload
+from trainscout.simulators.predictor.workload.schedules.passes import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
@@ -31,9 +32,11 @@ from trainscout.simulators.predictor.workload.passes import (
     WEIGHT_GRADIENT,
     waiting_bytes,
 )
-from trainscout.simulators.predictor.workload.program import Stage, Workload
-from trainscout.simulators.predictor.workload.schedule import stage_order
-from trainscout.simulators.predictor.workload.step_end import host_states_bytes, update_bytes
+from trainscout.simulators.predictor.workload.schedules.schedule import stage_order
+from trainscout.simulators.predictor.workload.weights.step_end import (
+    host_states_bytes,
+    update_bytes,
+)
 
 from .bands import band_of, spread_of
 from .static import Absent, Static, static_of

@@ -19,17 +19,22 @@ from typing import NamedTuple
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import OPTIMIZERS
 from trainscout.simulators.predictor.question.tuning import PACKED
-from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
 from trainscout.simulators.predictor.workload.ir import Gemm
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Held, Stage
-from trainscout.simulators.predictor.workload.step_end import (
+from trainscout.simulators.predictor.workload.weights.data_parallel import (
+    gradient_bytes_per_parameter,
+)
+from trainscout.simulators.predictor.workload.weights.step_end import (
     host_parameters,
     master_bytes,
     moment_bytes,
     owned_parameters,
 )
-from trainscout.simulators.predictor.workload.weights import kept_weight_bytes, parameter_bytes
+from trainscout.simulators.predictor.workload.weights.weights import (
+    kept_weight_bytes,
+    parameter_bytes,
+)
 
 # Elements of DeepSpeed's reduction buckets (``reduce_bucket_size``).
 DEEPSPEED_BUCKET = 500_000_000

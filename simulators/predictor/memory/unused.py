@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from trainscout.simulators.predictor.question.framework import EAGER_LOSSES
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Collective,
@@ -18,15 +17,18 @@ from trainscout.simulators.predictor.workload.ir import (
     SendRecv,
     Streaming,
 )
-from trainscout.simulators.predictor.workload.passes import BACKWARD
 from trainscout.simulators.predictor.workload.program import Stage
-from trainscout.simulators.predictor.workload.step_end import (
+from trainscout.simulators.predictor.workload.schedules.passes import BACKWARD
+from trainscout.simulators.predictor.workload.weights.data_parallel import (
+    gradient_bytes_per_parameter,
+)
+from trainscout.simulators.predictor.workload.weights.step_end import (
     DEEPSPEED_SUB_GROUP,
     host_parameters,
     moment_bytes,
     owned_parameters,
 )
-from trainscout.simulators.predictor.workload.weights import parameter_bytes
+from trainscout.simulators.predictor.workload.weights.weights import parameter_bytes
 
 from .static import (
     DEEPSPEED_BUCKET,

@@ -25,7 +25,12 @@ from trainscout.simulators.predictor.question.schedules import (
     receivers,
     schedule_kind,
 )
-from trainscout.simulators.predictor.workload.data_parallel import (
+from trainscout.simulators.predictor.workload.ir import Block
+from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.program import Stage, Workload
+from trainscout.simulators.predictor.workload.schedules.passes import FORWARD, pass_blocks
+from trainscout.simulators.predictor.workload.schedules.schedule import passes_alone, stage_order
+from trainscout.simulators.predictor.workload.weights.data_parallel import (
     GATHER,
     REDUCE,
     Transfer,
@@ -33,11 +38,6 @@ from trainscout.simulators.predictor.workload.data_parallel import (
     gather_parameters,
     reduce_gradients,
 )
-from trainscout.simulators.predictor.workload.ir import Block
-from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.passes import FORWARD, pass_blocks
-from trainscout.simulators.predictor.workload.program import Stage, Workload
-from trainscout.simulators.predictor.workload.schedule import passes_alone, stage_order
 
 from .boundary import boundary_transfers
 from .engine import Floats, Ints, Tasks

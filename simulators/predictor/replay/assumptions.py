@@ -12,7 +12,7 @@ from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.uncertainty.features import LAUNCH_BOUND
-from trainscout.simulators.predictor.workload.expert_loads import dropped_routings
+from trainscout.simulators.predictor.workload.feed_forward.expert_loads import dropped_routings
 from trainscout.simulators.predictor.workload.shard import Shard
 
 from .host import COPY_EFFICIENCY, UPDATE_EFFICIENCY, host_call_s, host_pace

@@ -36,7 +36,7 @@ from trainscout.simulators.predictor.network.collectives.patterns import OF_NCCL
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.communicators import dimension, spans
-from trainscout.simulators.predictor.workload.expert_loads import rank_loads
+from trainscout.simulators.predictor.workload.feed_forward.expert_loads import rank_loads
 from trainscout.simulators.predictor.workload.ir import Collective, Communicator, SendRecv
 from trainscout.simulators.predictor.workload.shard import Shard
 

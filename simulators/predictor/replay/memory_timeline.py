@@ -15,9 +15,9 @@ from trainscout.simulators.predictor.memory.footprint import (
 from trainscout.simulators.predictor.memory.static import Static
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
 from trainscout.simulators.predictor.workload.program import Workload
-from trainscout.simulators.predictor.workload.step_end import update_bytes
+from trainscout.simulators.predictor.workload.schedules.passes import FORWARD, PASS_NAMES
+from trainscout.simulators.predictor.workload.weights.step_end import update_bytes
 
 from .engine import Floats, Ints
 from .pass_timeline import PASS_KINDS, PassTimeline

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainscout.simulators.predictor.workload.data_parallel import GATHER
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Free, HostSync
-from trainscout.simulators.predictor.workload.passes import BACKWARD, INPUT_GRADIENT, PASS_NAMES
 from trainscout.simulators.predictor.workload.program import Chunk
-from trainscout.simulators.predictor.workload.schedule import stage_order
+from trainscout.simulators.predictor.workload.schedules.passes import (
+    BACKWARD,
+    INPUT_GRADIENT,
+    PASS_NAMES,
+)
+from trainscout.simulators.predictor.workload.schedules.schedule import stage_order
+from trainscout.simulators.predictor.workload.weights.data_parallel import GATHER
 
 from .engine import Floats, Ints, Times, run
 from .step_program import StepProgram

@@ -10,14 +10,14 @@ import numpy as np
 from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.passes import (
+from trainscout.simulators.predictor.workload.program import Chunk
+from trainscout.simulators.predictor.workload.schedules.passes import (
     BACKWARD,
     FORWARD,
     WEIGHT_GRADIENT,
     backward_block,
     pass_blocks,
 )
-from trainscout.simulators.predictor.workload.program import Chunk
 
 from .host import copy_s
 from .priced import HOST, PART_INDEX, PARTS, PricedBlock

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.workload.data_parallel import GATHER, REDUCE
 from trainscout.simulators.predictor.workload.ir import Block, Collective
-from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
+from trainscout.simulators.predictor.workload.schedules.passes import FORWARD, PASS_NAMES
+from trainscout.simulators.predictor.workload.weights.data_parallel import GATHER, REDUCE
 
 from .assemble import Assembler, Program
 from .engine import Ints

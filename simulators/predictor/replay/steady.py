@@ -16,7 +16,7 @@ import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import Schedule, schedule_kind
-from trainscout.simulators.predictor.workload.schedule import warmup_passes
+from trainscout.simulators.predictor.workload.schedules.schedule import warmup_passes
 
 from .assemble import Program
 from .engine import NO_TASK, Floats, Ints, Times, run

@@ -14,15 +14,15 @@ import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import crossed, routes, schedule_kind
-from trainscout.simulators.predictor.workload.data_parallel import gathers_alone
-from trainscout.simulators.predictor.workload.passes import (
+from trainscout.simulators.predictor.workload.schedules.passes import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
     KINDS,
     WEIGHT_GRADIENT,
 )
-from trainscout.simulators.predictor.workload.schedule import stage_order
+from trainscout.simulators.predictor.workload.schedules.schedule import stage_order
+from trainscout.simulators.predictor.workload.weights.data_parallel import gathers_alone
 
 from .engine import NO_STREAM, Ints, Tasks
 from .graph import make_tasks

@@ -16,7 +16,7 @@ import numpy as np
 from trainscout.simulators.predictor.collectives.price import CollectivePrice
 from trainscout.simulators.predictor.question.schedules import crossed
 from trainscout.simulators.predictor.workload import ir
-from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
+from trainscout.simulators.predictor.workload.schedules.passes import FORWARD, PASS_NAMES
 
 from .device_block import kernel_seconds
 from .engine import Ints, Times, run

@@ -20,7 +20,7 @@ from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.workload.program import Workload
-from trainscout.simulators.predictor.workload.schedule import warmup_passes
+from trainscout.simulators.predictor.workload.schedules.schedule import warmup_passes
 
 from .assemble import Assembler
 from .congestion import Congestion

@@ -12,23 +12,23 @@ from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
 
 from .communicators import communicators
-from .data_parallel import flattened_bytes
-from .diffusion import first_diffusion_parameters, last_diffusion_parameters
-from .embedding import embedding_blocks
-from .ends import first_blocks, head_blocks
-from .frozen_weights import gathered_bytes
+from .feed_forward.exchange import is_exchange
 from .ir import Alloc, Block, Collective, Free, HostSync, Op, Streaming
-from .layer import layer_blocks, trained_layer_parameters
-from .linear import linear
-from .moe import is_exchange
-from .offload import offloaded_tags
+from .linear_layers.frozen_weights import gathered_bytes
+from .linear_layers.linear import linear
+from .model.diffusion import first_diffusion_parameters, last_diffusion_parameters
+from .model.ends import first_blocks, head_blocks
+from .model.layer import layer_blocks, trained_layer_parameters
+from .model.offload import offloaded_tags
+from .model.reference import Reference, reference_runs
+from .model.tower import tower_parameters
 from .parameters import LocalParameters, embedding_parameters, head_parameters, norm_parameters
 from .part import Part, compose, hidden_norm
 from .program import Chunk, Run, Stage, Workload
-from .reference import Reference, reference_runs
+from .residual_stream.embedding import embedding_blocks
 from .shard import Shard
-from .step_end import copied_gradient_bytes, finish_block, optimizer_block
-from .tower import tower_parameters
+from .weights.data_parallel import flattened_bytes
+from .weights.step_end import copied_gradient_bytes, finish_block, optimizer_block
 
 
 def build_workload(job: Job) -> Workload:

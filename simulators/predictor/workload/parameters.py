@@ -20,7 +20,6 @@ from trainscout.simulators.predictor.question.layers import (
 )
 from trainscout.simulators.predictor.question.model import Model
 
-from .hyper_connections import hyper_parameters
 from .shard import Shard
 
 
@@ -132,7 +131,7 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
         dense += updates
         wide += updates
     elif model.residual_streams > 1:
-        streams = halves * hyper_parameters(model)
+        streams = halves * _hyper_parameters(model)
         dense += streams
         wide += streams
     if model.per_layer_input is not None:
@@ -253,6 +252,11 @@ def projected_widths(shard: Shard, attention: AttentionMixer) -> tuple[int, ...]
     """The attention's with this rank's heads."""
     dims = shard.model.qk_head_dim, shard.model.v_head_dim
     return attention.projected_widths(shard.heads, shard.kv_heads, *dims)
+
+
+def _hyper_parameters(model: Model) -> int:
+    """Of one half of a layer: the projection of all streams to its weights, biases, scales."""
+    return model.mixing_weights * (model.residual_width + 1) + 2 + model.mixes_streams
 
 
 def _layer_update(model: Model) -> int:

@@ -9,8 +9,8 @@ from trainscout.simulators.predictor.kernels.observed import profiled_class
 from trainscout.simulators.predictor.replay.priced import DeviceOp
 from trainscout.simulators.predictor.replay.step_program import StepProgram
 from trainscout.simulators.predictor.workload import ir
-from trainscout.simulators.predictor.workload.passes import FORWARD, pass_blocks
-from trainscout.simulators.predictor.workload.schedule import stage_order
+from trainscout.simulators.predictor.workload.schedules.passes import FORWARD, pass_blocks
+from trainscout.simulators.predictor.workload.schedules.schedule import stage_order
 
 END = "end"
 PASSES = ("forward", "backward", END)

@@ -25,7 +25,7 @@ from trainscout.simulators.predictor.question.layers import (
 from trainscout.simulators.predictor.question.layers import WHOLE as WHOLE_ATTENTION
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.training import QUANTISED
-from trainscout.simulators.predictor.workload.layer import layer_name
+from trainscout.simulators.predictor.workload.model.layer import layer_name
 
 EMBEDDING, LAYER, MOE_LAYER, HEAD = "embedding", "layer", "moe_layer", "head"
 # Not one layer but a pipeline stage's rank, which is traced whole.

@@ -15,13 +15,13 @@ from trainscout.simulators.predictor.replay.priced import HOST
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
 from trainscout.simulators.predictor.uncertainty.features import LAUNCH_BOUND
+from trainscout.simulators.predictor.workload.feed_forward.exchange import deepep
 from trainscout.simulators.predictor.workload.ir import Attention, Block, Collective, Gemm, Op
 from trainscout.simulators.predictor.workload.megatron import (
     ChunkShape,
     compose_workload,
     layer_runs,
 )
-from trainscout.simulators.predictor.workload.moe import deepep
 from trainscout.simulators.predictor.workload.parameters import (
     LocalParameters,
     embedding_parameters,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # Transformer Engine's userbuffers: tensor-parallel communication in pieces beside its product.
 #
-# They work inside the library's kernels, below anything that is traced. As in ``workload.linear``,
+# They work inside the library's kernels, below anything that is traced. As in ``linear_layers``,
 # one of ``tp`` pieces stays exposed and the rest runs beside the product.
 
 

@@ -16,14 +16,14 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.communicators import spans
-from trainscout.simulators.predictor.workload.data_parallel import (
+from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.program import Stage, Workload
+from trainscout.simulators.predictor.workload.weights.data_parallel import (
     Transfer,
     gather_parameters,
     reduce_gradients,
 )
-from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.program import Stage, Workload
-from trainscout.simulators.predictor.workload.weights import parameter_bytes
+from trainscout.simulators.predictor.workload.weights.weights import parameter_bytes
 from trainscout.simulators.virtual_cluster.execution.answer import TracedStep
 from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.traces import events

@@ -6,8 +6,8 @@ import pytest
 from tests.simulators.jobs import TINY, make_job
 from trainscout.pruning.bounds.layouts import Layout
 from trainscout.pruning.bounds.paths import find_paths
-from trainscout.simulators.predictor.workload.passes import FORWARD
-from trainscout.simulators.predictor.workload.schedule import stage_order
+from trainscout.simulators.predictor.workload.schedules.passes import FORWARD
+from trainscout.simulators.predictor.workload.schedules.schedule import stage_order
 
 
 def longest(layout, schedule, m, weights, blocking):

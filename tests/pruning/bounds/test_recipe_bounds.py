@@ -31,7 +31,7 @@ from trainscout.simulators.predictor.uncertainty.calibration import Calibration,
 from trainscout.simulators.predictor.uncertainty.factors import FACTORS, Factors
 from trainscout.simulators.predictor.uncertainty.posterior import traits_of
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.step_end import update_bytes
+from trainscout.simulators.predictor.workload.weights.step_end import update_bytes
 
 
 def bounds_of(job, **given_):

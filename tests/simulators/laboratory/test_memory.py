@@ -15,7 +15,7 @@ from trainscout.simulators.laboratory.memory import (
     failed_for_memory,
     fit,
 )
-from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.published.reading.rows import read_rows
 
 
 def told(publication: str, *offs: float) -> list[Evidence]:

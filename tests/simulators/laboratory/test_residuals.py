@@ -8,7 +8,7 @@ from tests.in_process import command
 from tests.simulators.jobs import make_job
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
 from trainscout.simulators.laboratory import residuals
-from trainscout.simulators.laboratory.published.later import Blind
+from trainscout.simulators.laboratory.published.page.later import Blind
 from trainscout.simulators.laboratory.published.published import (
     BLIND_TESTS,
     PUBLISHED_RUNS,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainscout.simulators.predictor.question.job import Job
 
 RECOMPUTE_MODES = ("none", "selective", "full")
-# Megatron-Core's names, then what other frameworks' policies need (workload/recompute.py).
+# Megatron-Core's names, then what other frameworks' policies need (workload/model/recompute.py).
 RECOMPUTE_MODULES = (
     "core_attn",
     "layernorm",
@@ -32,7 +32,7 @@ RECOMPUTE_MODULES = (
     "operations",
 )
 DEFAULT_RECOMPUTE_MODULES = "core_attn"
-# Megatron-Core's names of what it offloads (workload/offload.py).
+# Megatron-Core's names of what it offloads (workload/model/offload.py).
 OFFLOAD_MODULES = (
     *("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
     "fused_group_mlp",

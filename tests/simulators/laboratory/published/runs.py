@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.samples import prediction
-from trainscout.simulators.laboratory.published.jobs import (
+from trainscout.simulators.laboratory.published.jobs.jobs import (
     Declarations,
     job_of,
     shipped_declarations,
 )
-from trainscout.simulators.laboratory.published.outcome import Replayable
-from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.laboratory.published.jobs.outcome import Replayable
+from trainscout.simulators.laboratory.published.reading.rows import Row
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.in_process import command
 from tests.simulators.laboratory.published.runs import cells, write_table
-from trainscout.simulators.laboratory.published import summaries
+from trainscout.simulators.laboratory.published.page import summaries
 from trainscout.simulators.predictor.question.errors import InputError
 
 MODULE = "trainscout.simulators.laboratory.accuracy"

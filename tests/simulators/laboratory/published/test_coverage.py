@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from tests.samples import job_of, prediction
+from trainscout.simulators.laboratory.published.reading.rows import Row
 from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.laboratory.published.report import coverage_of
-from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
 

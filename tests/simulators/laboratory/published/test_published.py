@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from tests.simulators.jobs import LLAMA, make_job
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS, stored_coverage
-from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.published.reading.rows import read_rows
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 SPLITS = (

@@ -6,11 +6,11 @@ import numpy as np
 
 from tests.simulators.laboratory.published.runs import RUN
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.reading.rows import read_rows
 from trainscout.simulators.laboratory.published.regularity import (
     extrapolated_sources,
     mark_extrapolated,
 )
-from trainscout.simulators.laboratory.published.rows import read_rows
 
 
 def family(noise, decimals=6, source="Somebody 2024", layers=(8, 16, 24, 32)):

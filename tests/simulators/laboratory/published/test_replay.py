@@ -4,11 +4,11 @@ import pytest
 
 from tests.samples import prediction
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
-from trainscout.simulators.laboratory.published.jobs import job_of
-from trainscout.simulators.laboratory.published.outcome import NotReplayable
+from trainscout.simulators.laboratory.published.jobs.jobs import job_of
+from trainscout.simulators.laboratory.published.jobs.outcome import NotReplayable
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.reading.rows import read_rows
 from trainscout.simulators.laboratory.published.replay import replay_row, replay_rows
-from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.registry import get_simulator
 
 

@@ -5,12 +5,12 @@ import pytest
 
 from tests.samples import prediction
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
-from trainscout.simulators.laboratory.published.headline import by_scale, headline, targets
-from trainscout.simulators.laboratory.published.page import accuracy_pages
+from trainscout.simulators.laboratory.published.page.headline import by_scale, headline, targets
+from trainscout.simulators.laboratory.published.page.page import accuracy_pages
+from trainscout.simulators.laboratory.published.page.terminal_tables import validation_tables
 from trainscout.simulators.laboratory.published.published import PeerPrediction
 from trainscout.simulators.laboratory.published.replay import replay_rows
 from trainscout.simulators.laboratory.published.report import GROUPINGS, validation_report
-from trainscout.simulators.laboratory.published.terminal_tables import validation_tables
 from trainscout.simulators.laboratory.residuals import residuals_of
 from trainscout.simulators.predictor.io.terminal import as_text
 

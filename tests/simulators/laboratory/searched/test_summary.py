@@ -2,7 +2,7 @@ import pytest
 
 from tests.simulators.laboratory.searched.samples import made_up
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
-from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.published.reading.rows import read_rows
 from trainscout.simulators.laboratory.searched import report
 
 

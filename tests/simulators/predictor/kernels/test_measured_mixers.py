@@ -22,7 +22,7 @@ from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.kernels.streaming import LAUNCH_FLOOR_S
 from trainscout.simulators.predictor.question.layers import DeltaNet, Mamba2, Mixer
 from trainscout.simulators.predictor.workload.ir import Gemm, Streaming, kernel_flops
-from trainscout.simulators.predictor.workload.layer import mixer_parts
+from trainscout.simulators.predictor.workload.model.layer import mixer_parts
 from trainscout.simulators.predictor.workload.shard import Shard
 
 DATA = Path(trainscout.simulators.laboratory.__file__).parent / "data"

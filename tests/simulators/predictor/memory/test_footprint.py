@@ -20,13 +20,13 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import EXPERT_LAYER
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
-from trainscout.simulators.predictor.workload.layer import layer_parts
 from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.model.layer import layer_parts
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.passes import FORWARD
-from trainscout.simulators.predictor.workload.schedule import stage_order
+from trainscout.simulators.predictor.workload.schedules.passes import FORWARD
+from trainscout.simulators.predictor.workload.schedules.schedule import stage_order
 from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.step_end import update_bytes
+from trainscout.simulators.predictor.workload.weights.step_end import update_bytes
 
 GIB = 2**30
 

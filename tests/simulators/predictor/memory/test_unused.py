@@ -16,7 +16,7 @@ from trainscout.simulators.predictor.memory.unused import (
     gathered_bytes,
 )
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.step_end import owned_parameters
+from trainscout.simulators.predictor.workload.weights.step_end import owned_parameters
 
 
 @pytest.mark.parametrize(

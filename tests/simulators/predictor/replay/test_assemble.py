@@ -21,8 +21,8 @@ from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.steady import Step, replay_step
 from trainscout.simulators.predictor.replay.structure import LAYERS_IN_FLIGHT
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
-from trainscout.simulators.predictor.workload.schedule import stage_order
+from trainscout.simulators.predictor.workload.schedules.passes import BACKWARD, FORWARD
+from trainscout.simulators.predictor.workload.schedules.schedule import stage_order
 
 SEND_S = 2e-3
 ROUNDING_S = 1e-12

@@ -25,14 +25,14 @@ from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.passes import (
+from trainscout.simulators.predictor.workload.program import Run
+from trainscout.simulators.predictor.workload.schedules.passes import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
     backward_block,
 )
-from trainscout.simulators.predictor.workload.program import Run
 
 # One multiply-add takes a second, and so does one byte gathered over two ranks.
 SLOW = Rates(flops_per_s=2.0, wire_bytes_per_s=0.5)

@@ -21,13 +21,13 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.boundary import boundary_seconds
-from trainscout.simulators.predictor.workload.data_parallel import (
+from trainscout.simulators.predictor.workload.ir import Block
+from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.weights.data_parallel import (
     Transfer,
     gather_parameters,
     reduce_gradients,
 )
-from trainscout.simulators.predictor.workload.ir import Block
-from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.registry import get_simulator
 
 # Compute only, with equal stages.

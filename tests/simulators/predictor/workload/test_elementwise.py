@@ -11,7 +11,6 @@ from tests.simulators.jobs import LLAMA, MLA_MOE, TINY, make_job
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER, WHOLE, AttentionMixer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload import ir
-from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.elementwise import (
     activation_ops,
     loss_ops,
@@ -19,12 +18,13 @@ from trainscout.simulators.predictor.workload.elementwise import (
     repeat_ops,
     rope_ops,
 )
-from trainscout.simulators.predictor.workload.ends import head_blocks
-from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.mixers.attention import attention_parts
+from trainscout.simulators.predictor.workload.mixers.unfused_attention import unfused_core
+from trainscout.simulators.predictor.workload.model.ends import head_blocks
+from trainscout.simulators.predictor.workload.model.layer import layer_blocks
 from trainscout.simulators.predictor.workload.part import Part, residual
 from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.unfused_attention import unfused_core
 
 SIZE = 2
 

@@ -11,11 +11,11 @@ from tests.simulators.jobs import LLAMA, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.tuning import Dpo
-from trainscout.simulators.predictor.workload.data_parallel import Transfer
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Streaming
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Run
+from trainscout.simulators.predictor.workload.weights.data_parallel import Transfer
 
 
 def test_fsdp2_copies_what_it_gathers_in_both_passes() -> None:

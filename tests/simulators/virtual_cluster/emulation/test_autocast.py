@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.workload import ir
-from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.model.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.virtual_cluster.traces.events import Op
 from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower

@@ -9,10 +9,10 @@ import pytest
 
 from tests.simulators.jobs import MOE, TINY, make_job
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER, EXPERT_LAYER
-from trainscout.simulators.predictor.workload.embedding import embedding_blocks
-from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.ir import Block, Convolution
-from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.model.ends import head_blocks
+from trainscout.simulators.predictor.workload.model.layer import layer_blocks
+from trainscout.simulators.predictor.workload.residual_stream.embedding import embedding_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.virtual_cluster.traced.cache import (
     decode_block,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulators.jobs import TINY, make_job
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER
-from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.model.layer import layer_blocks
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.virtual_cluster.traced import cache as cache_module

@@ -17,9 +17,12 @@ from trainscout.reports.verification import verification_json, verification_repo
 from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import Mamba2, Mixer
-from trainscout.simulators.predictor.workload.data_parallel import Transfer, gather_parameters
 from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.predictor.workload.megatron import build_workload, layers_by_stage
+from trainscout.simulators.predictor.workload.weights.data_parallel import (
+    Transfer,
+    gather_parameters,
+)
 from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 from trainscout.simulators.virtual_cluster.traced.verify import (

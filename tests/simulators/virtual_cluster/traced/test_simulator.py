@@ -13,14 +13,14 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import plain_layer
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.workload.embedding import embedding_blocks
-from trainscout.simulators.predictor.workload.ends import head_blocks
-from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.model.ends import head_blocks
+from trainscout.simulators.predictor.workload.model.layer import layer_blocks
 from trainscout.simulators.predictor.workload.parameters import (
     embedding_parameters,
     head_parameters,
     layer_parameters,
 )
+from trainscout.simulators.predictor.workload.residual_stream.embedding import embedding_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.registry import (
     check_simulator,

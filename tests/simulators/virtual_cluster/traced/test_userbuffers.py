@@ -7,7 +7,7 @@ import pytest
 from tests.simulators.jobs import LLAMA, TINY, make_job
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.workload.ir import Block, Collective, Gemm
-from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.model.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.virtual_cluster.traced.simulator import overlap_products
 from trainscout.simulators.virtual_cluster.traced.verify import differences, shapes

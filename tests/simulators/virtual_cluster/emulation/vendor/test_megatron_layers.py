@@ -19,7 +19,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.workload.ir import Block, Streaming
 from trainscout.simulators.predictor.workload.ir import Collective as BuiltCollective
-from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.model.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.virtual_cluster.traces.events import (
     Op,
