@@ -72,6 +72,8 @@ class Framework:
     fused_norm: bool = True
     """Norms are hand-made kernels; without, PyTorch's LayerNorm, and RMSNorm as its compiler makes
     it or, eagerly, one kernel per operation."""
+    norm_kernel: bool = False
+    """RMSNorm is PyTorch's own function, one kernel even eagerly (since 2.9)."""
     fused_softmax: bool = True
     """Unfused attention scales, masks and normalises its scores in one kernel (Megatron-LM's);
     without, in one for each, and in fp32, unless they are compiled."""
@@ -378,6 +380,9 @@ class Framework:
     fused_optimizer: bool = True
     """Adam updates in one pass over its states; without, in one for each of its operations
     (PyTorch's ``foreach`` implementation, its default)."""
+    optimizer_operations: int = 0
+    """Operations of an optimizer that updates one tensor after another, each a kernel of its own
+    (8 of PyTorch's AdamW without ``foreach``); 0: it updates many tensors at once."""
     torch_wrappers: bool = False
     """DDP copies gradients into buckets and what was reduced back; FSDP copies a unit's into one
     tensor of the type that they are reduced in, which the first FSDP (without ``copies_gathered``)

@@ -49,9 +49,10 @@ def norm_ops(shard: Shard, name: str, elements: int, norms: int = 1) -> Passes:
 
 
 def writes_norm(shard: Shard) -> bool:
-    """Whether a norm is an RMSNorm in six operations or more."""
+    """Whether a norm is an RMSNorm in six operations or more: that of models, and PyTorch's own
+    until its 2.9 (``_fused_rms_norm``)."""
     written = shard.fusion != "compiled" and shard.model.normalization == "rmsnorm"
-    return written and not shard.fused_norm
+    return written and not (shard.fused_norm or shard.norm_kernel)
 
 
 def kept_of_norm(shard: Shard, name: str, elements: int) -> list[Alloc]:

@@ -101,6 +101,7 @@ class Shard:
     masked_dispatch: str
     fusion: str
     fused_norm: bool
+    norm_kernel: bool
     fused_softmax: bool
     masked_attention: bool
     attention_block: int

@@ -37,6 +37,7 @@ TRANSFORMER_ENGINE, LOCAL = "transformer_engine", "local"
 _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
     "fusion": ("fused",),
     "fused_norm": (True,),
+    "norm_kernel": (False,),
     "fused_softmax": (True,),
     "masked_attention": (False,),
     "attention_block": (0,),

@@ -16,8 +16,8 @@ class Family:
     """What every model of a family has in common; fields as in ``question.job.Model``.
 
     ``shared_experts`` counts experts that see every token, each as wide as a routed one.
-    ``interleaved_experts``: dense and expert layers alternate. ``departs`` says in words what of
-    the architecture a job cannot express.
+    ``interleaved_experts``: dense and expert layers alternate. ``gelu_kernel``: its GeLU is one
+    kernel in Transformers. ``departs`` says in words what of the architecture a job cannot express.
     """
 
     normalization: str = "rmsnorm"
@@ -34,6 +34,7 @@ class Family:
     mla: Mla | None = None
     shared_experts: int = 0
     interleaved_experts: bool = False
+    gelu_kernel: bool = False
     departs: str = ""
 
 

@@ -18,6 +18,7 @@ from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.question.training import QUANTISED
 
 from .era import Era
+from .families import family_of
 from .outcome import CannotReplayError
 from .presets import is_library, moe_preset
 
@@ -137,6 +138,8 @@ def framework_of(
         # Their own losses copied logits as they were, and cast none.
         uncast = name == "deepspeed" and era.before(_SINCE["loss_cast_in_its_gpt"])
         changes["cross_entropy"] = "uncast" if uncast else "eager"
+        if family_of(row.model, gated_mlp=False)[0].gelu_kernel:
+            changes["writes_gelu"] = False
     fsdp = name == "huggingface" and "fsdp" in row.dist_optimizer.lower()
     if name == "huggingface":
         second = re.search("fsdp ?2", f"{row.framework} {row.dist_optimizer}".lower())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.question.training import OPTIMIZERS
@@ -26,6 +28,8 @@ _HOST_CLIP_BYTES, _HOST_CLIP_BYTES_ZERO3 = 4 + 8, 8 + 8 + 4
 # fp32 master, moments and gradient; ZeRO-Offload adds the 16-bit parameters that travel back.
 _HOST_STATES_BYTES = 16
 _HOST_COPY_BYTES = 2
+# Of ``_single_tensor_adamw`` (PyTorch's ``torch/optim/adam.py``), and of that of many tensors.
+_ADAM_OPERATIONS = 8
 # Elements that DeepSpeed's ZeRO 3 updates at a time (``sub_group_size``).
 DEEPSPEED_SUB_GROUP = 1_000_000_000
 
@@ -79,6 +83,16 @@ def update_bytes(parameters: LocalParameters, job: Job) -> int:
 
 def _in_one_pass(job: Job) -> bool:
     return job.framework.fused_optimizer or OPTIMIZERS[job.optimizer].in_one_pass
+
+
+def _tensors_of_layer(job: Job) -> int:
+    """Trained tensors of a layer without experts."""
+    model, framework = job.model, job.framework
+    apart = framework.separate_projections
+    products = 2 + (3 if apart else 1)
+    products += 2 if model.gated_mlp and (apart or not framework.joined_halves) else 1
+    norms = 4 if model.qk_norm else 2
+    return (products + norms) * (2 if model.linear_bias else 1)
 
 
 def _unpacks_moments(job: Job) -> bool:
@@ -178,14 +192,20 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     moments = int(here * OPTIMIZERS["adam"].moment_bytes) if _unpacks_moments(job) else kept
     copy = 2 * parameter_bytes(job) if master_bytes(job) == 2 else 0
     update = here * (size + 2 * weight + copy) + 2 * moments
+    launches = 4
     if not _in_one_pass(job):
         # ``_multi_tensor_adamw``: of weights 4 tensors are read or written, of gradients 2, of
         # first moments 3 and of second ones, their roots among them, 11.
         update = here * (2 * size + 4 * weight + copy) + 7 * moments
+        if operations := job.framework.optimizer_operations:
+            # An optimizer's other operations read and write as many tensors as Adam's.
+            update = update * operations // _ADAM_OPERATIONS
+            kernels = operations * (num_layers * _tensors_of_layer(job) + 1)
+            launches = math.ceil(kernels * job.framework.pace_of_kernels)
     clipped = here if serial else owned
     ops: list[Op] = [
         Streaming("clip_grads", "elementwise", 2 * clipped * size),
-        Streaming("update", "optimizer", update, launches=4),
+        Streaming("update", "optimizer", update, launches),
     ]
     if master_bytes(job) == 4:
         ops.append(Streaming("copy_weights", "cast", here * (4 + parameter_bytes(job))))

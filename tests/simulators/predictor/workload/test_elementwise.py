@@ -52,6 +52,9 @@ def test_rms_norm_written_in_pytorch() -> None:
     assert moved(backward) == 1000 * undone
     beside_kernels = shard(fusion="fused", fused_norm=False)
     assert moved(norm_ops(beside_kernels, "norm", 1000)[0]) == moved(forward)
+    kernel = norm_ops(shard(fusion="eager", fused_norm=False, norm_kernel=True), "norm", 1000)
+    assert launches(kernel[0]) == 1
+    assert [moved(ops) for ops in kernel] == [1000 * (2 + 2), 1000 * (2 + 2 + 2)]
 
 
 def test_norms_of_queries_and_keys_are_written_as_the_layers_are() -> None:

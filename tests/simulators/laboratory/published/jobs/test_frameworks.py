@@ -21,6 +21,15 @@ def test_what_software_had_at_its_time(row):
     assert str(getattr(found, row["fact"])) == row["value"]
 
 
+def test_gelu_of_gpt_2_alone_is_written_in_operations():
+    label = "Hugging Face Trainer (July 2023)"
+    written = [
+        framework(framework=label, model=model, gated_mlp=0).writes_gelu
+        for model in ("GPT-2", "StarCoder 1B")
+    ]
+    assert written == [True, False]
+
+
 def test_pax_casts_with_transformer_engine_and_maxtext_with_the_compiler():
     xla, pax = framework(framework="MaxText JAX"), framework(framework="PaxML JAX")
     assert xla.fuses_casts

@@ -35,6 +35,8 @@ def test_words_outrank_a_family():
     gpt = replayable(model="GPT-175B", gated_mlp=0, notes=without).job.model
     assert not gpt.linear_bias
     assert not gpt.qkv_bias
+    root_mean_square = replayable(model="GPT-175B", gated_mlp=0, notes="RMSNorm in PyTorch")
+    assert root_mean_square.job.model.normalization == "rmsnorm"
 
 
 def test_llama3_8b_has_8_03_billion_parameters():

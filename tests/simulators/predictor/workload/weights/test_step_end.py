@@ -65,6 +65,19 @@ def test_an_update_in_one_pass_or_in_one_for_each_operation() -> None:
     assert moved(True, "adam_8bit") == moved(False, "adam_8bit") == pytest.approx(eight, abs=2)
 
 
+def test_an_update_of_one_tensor_after_another() -> None:
+    """A Llama layer has four products here and four norms; what is no layer counts as one tensor.
+    Twice as many operations as Adam's move twice as much."""
+    found = []
+    for operations in (8, 16):
+        software = {"fused_optimizer": False, "host_launch_s": 1e-6}
+        software |= {"optimizer_operations": operations}
+        job = make_job(LLAMA, zero_stage=0, training=software)
+        ops = optimizer_block(job, LocalParameters(1000), 3).ops
+        found += [(op.bytes, op.launches) for op in ops if op.name == "update"]  # type: ignore[union-attr]
+    assert found == [(n * 10 * 1000, n * (3 * 8 + 1)) for n in (8, 16)]
+
+
 def test_moments_of_embeddings_stay_in_fp32_where_a_framework_says_so() -> None:
     job = make_job(LLAMA, zero_stage=1, training={"optimizer": "adam_8bit"})
     parameters, shards = LocalParameters(256_000, embedding=25_600), job.dp
