@@ -17,7 +17,8 @@ class Family:
 
     ``shared_experts`` counts experts that see every token, each as wide as a routed one.
     ``interleaved_experts``: dense and expert layers alternate. ``gelu_kernel``: its GeLU is one
-    kernel in Transformers. ``departs`` says in words what of the architecture a job cannot express.
+    kernel in Transformers. ``departs`` says in words what of the architecture a job cannot
+    express.
     """
 
     normalization: str = "rmsnorm"
