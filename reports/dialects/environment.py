@@ -15,7 +15,14 @@ _FLAGS = {
     name: knob.flags[ENVIRONMENT] for name, knob in KNOBS.items() if ENVIRONMENT in knob.flags
 }
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
-VARIABLES = (*(flag.name for flag in _FLAGS.values()), COLLNET_VARIABLE, _ALLOCATOR)
+_BLOCKING = "CUDA_LAUNCH_BLOCKING"
+# PyTorch's process group then sleeps until each collective is done, a millisecond between looks.
+_WAITING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
+VARIABLES = (
+    *(flag.name for flag in _FLAGS.values()),
+    *(COLLNET_VARIABLE, _ALLOCATOR, _BLOCKING),
+    *_WAITING,
+)
 
 
 def write_environment(job: Job) -> dict[str, str]:
@@ -29,6 +36,8 @@ def write_environment(job: Job) -> dict[str, str]:
         environment[COLLNET_VARIABLE] = "1"
     if job.framework.expandable_segments:
         environment[_ALLOCATOR] = "expandable_segments:True"
+    if job.framework.launch_blocking:
+        environment[_BLOCKING] = "1"
     return environment
 
 
@@ -45,10 +54,17 @@ def read_environment(environment: Mapping[str, str], options: Options) -> dict[s
             options.assume(f"{flag.name}={text}", "NCCL chooses its algorithms")
     if environment.get(COLLNET_VARIABLE) == "1":
         options.assume(f"{COLLNET_VARIABLE}=1", "cluster.sharp= says whether switches sum")
+    for name in _WAITING:
+        if environment.get(name) == "1":
+            options.assume(f"{name}=1", "the host launches ahead of collectives, which is faster")
     return fields
 
 
-def segments_of(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The field of a framework that the allocator's settings say something of."""
-    requested = "expandable_segments:true" in environment.get(_ALLOCATOR, "").lower()
-    return {"expandable_segments": True} if requested else {}
+def software_of(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a framework that variables say something of."""
+    requested = {
+        "expandable_segments": "expandable_segments:true"
+        in environment.get(_ALLOCATOR, "").lower(),
+        "launch_blocking": environment.get(_BLOCKING) == "1",
+    }
+    return {name: True for name, is_requested in requested.items() if is_requested}

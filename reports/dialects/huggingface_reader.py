@@ -16,7 +16,7 @@ from typing import Any
 
 from trainscout.reports.dialects.adapters import adapters_of
 from trainscout.reports.dialects.deepspeed import TITLE as DEEPSPEED_TITLE
-from trainscout.reports.dialects.environment import read_environment, segments_of
+from trainscout.reports.dialects.environment import read_environment, software_of
 from trainscout.reports.dialects.fine_tuning import AXOLOTL, FACTORY, SWIFT, tool_of
 from trainscout.reports.dialects.optimizers import moments_of, optimizer_of
 from trainscout.reports.dialects.options import Options, Reading, respelled
@@ -404,7 +404,7 @@ class HuggingFaceReader:
         self, base: Framework, model: Model, recipe: Recipe, training: Training
     ) -> Framework:
         """The software with what arguments switch in it."""
-        changes = segments_of(self.environment) | moments_of(self.options, recipe)
+        changes = software_of(self.environment) | moments_of(self.options, recipe)
         if self.software == "deepspeed" and (model.moe or model.mla):
             # They are Transformers', which ZeRO shards as all else.
             of_model = ("experts", "latent_attention")

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.hub_names import shipped_model
-from trainscout.reports.dialects.environment import read_environment, segments_of
+from trainscout.reports.dialects.environment import read_environment, software_of
 from trainscout.reports.dialects.megatron_core import FP8, QUANTISED_PARAMETERS
 from trainscout.reports.dialects.megatron_hybrid import PATTERN, read_chunks, read_layers
 from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
@@ -427,7 +427,7 @@ class MegatronReader:
             fields["cross_entropy"] = "in_place"
         elif self.whole and not fused and base.cross_entropy == "in_place":
             fields["cross_entropy"] = Framework.cross_entropy
-        return replace(base, **fields, **segments_of(self.environment))
+        return replace(base, **fields, **software_of(self.environment))
 
     def _graphs(self) -> dict[str, Any]:
         options = self.options

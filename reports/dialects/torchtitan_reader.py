@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainscout.reports.dialects.environment import read_environment, segments_of
+from trainscout.reports.dialects.environment import read_environment, software_of
 from trainscout.reports.dialects.options import Options, Reading, respelled
 from trainscout.reports.dialects.setting import read
 from trainscout.reports.dialects.torchtitan import ARGUMENTS, LOOPED_SCHEDULES, SCHEDULES, TITLE
@@ -283,7 +283,7 @@ class TorchTitanReader:
     ) -> Framework:
         """The software with what settings switch in it."""
         components = (self.options.text("--compile.components") or "model,loss").split(",")
-        changes = segments_of(self.environment)
+        changes = software_of(self.environment)
         if not self._compiled() or "model" not in components:
             # PyTorch's RMSNorm is one kernel since 2.9 (pytorch/pytorch pull request 153666). Its
             # checkpoints do not stop early, which compiled layers do not feel.

@@ -356,11 +356,14 @@ def test_the_declared_cluster_where_degrees_do_not_divide(tmp_path):
 def test_variables_of_nccl_and_the_allocator(tmp_path):
     text = (
         "export NCCL_ALGO=Tree\nPYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+        "CUDA_LAUNCH_BLOCKING=1 TORCH_NCCL_BLOCKING_WAIT=1 "
         f"NCCL_MAX_NCHANNELS=8 torchrun pretrain_gpt.py {SHAPE}"
     )
     imported = read_written(tmp_path, text)
     assert (imported.recipe.nccl_algo, imported.recipe.nccl_max_channels) == ("tree", 8)
-    assert imported.question.framework.expandable_segments
+    framework = imported.question.framework
+    assert framework.expandable_segments and framework.launch_blocking
+    assert "TORCH_NCCL_BLOCKING_WAIT=1" in dict(imported.reading.not_modelled)
 
 
 def test_whether_switches_sum_is_the_clusters(tmp_path):
