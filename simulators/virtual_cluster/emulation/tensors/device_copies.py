@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from trainscout.simulators.virtual_cluster.emulation.assertions import assertions
 from trainscout.simulators.virtual_cluster.emulation.loops import Loops
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
@@ -22,6 +23,7 @@ aten = torch.ops.aten
 # Copies of at most so many elements become real tensors: what scripts branch on is small.
 LARGEST_REAL_COPY = 64
 _ENDED = f"{{}}: a loop waits for it and is taken to end after {PASSES} passes"
+_HOLDS = "{}: what the script asserts of it is taken to hold"
 _WORST = ("invented", "expected", "exact")
 
 
@@ -52,12 +54,23 @@ class DeviceCopies:
         if reading.follows and value.numel() == 1 and self._ends_loop():
             value = ~value if value.dtype is torch.bool else torch.zeros_like(value)
             hint = _ENDED.format(operation)
+        elif reading.grade == "invented" and value.numel() == 1 and self._is_asserted(value.dtype):
+            value = torch.full_like(value, value.dtype is torch.bool)
+            hint = _HOLDS.format(operation)
         self._note(operation, _scalars(value), reading.grade, hint)
         return value
 
     def _ends_loop(self) -> bool:
         recorder = self._state.recorder
         return self._loops.ends(recorder.sites.innermost(2), recorder.place())
+
+    def _is_asserted(self, dtype: torch.dtype) -> bool:
+        places = self._state.recorder.sites.innermost(1)
+        if not places:
+            return False
+        (file, line) = places[0]
+        kinds = assertions(file)
+        return line in (kinds.flags if dtype is torch.bool else kinds.small)
 
     def note_size(self, func: Any, reading: Any, result: Any) -> None:
         """The size of a result depended on values: the host waited to learn it."""

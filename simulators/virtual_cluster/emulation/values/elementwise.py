@@ -22,7 +22,8 @@ BOTH = {
 }  # fmt: skip
 EITHER = {"logical_or", "logical_or_", "bitwise_or", "bitwise_or_", "__or__", "__ior__"}
 
-# Large tables that models make of positions, again for every token: no script reads them.
+# Large tables that models make of positions, again for every token: no script reads them. Squares
+# are read (distances, which a mask is made of), bases to the power of positions are not.
 TABLES = {"sin", "cos", "exp", "pow", "tanh"}
 
 Pairs = Sequence[tuple[torch.Tensor, Shadow]]
@@ -45,7 +46,8 @@ def elementwise(call: Call, pairs: Pairs) -> Known | Categories | None:
     if any(s.kind is Kind.SUPPORT for s in soft):
         return _of_support(call, soft, list(known.values()), grade)
     values = {key: s.value for key, s in known.items()}
-    if call.name in TABLES and max(v.numel() for v in values.values()) > EXACT_ELEMENTS:
+    table = call.name in TABLES and not isinstance(call.argument("exponent"), int | float)
+    if table and max(v.numel() for v in values.values()) > EXACT_ELEMENTS:
         return None
     if not soft:
         value = _run(call, values, result)
@@ -140,10 +142,11 @@ def _of_rank(call: Call, known: Mapping[int, Known], grade: Grade) -> Known | No
 def _of_support(
     call: Call, soft: Sequence[Known], known: Sequence[Known], grade: Grade
 ) -> Known | None:
-    """Products and copies of a tensor of which only the share of non-zeros is known."""
+    """Products and copies of a tensor of which only the share of non-zeros is known. Which of
+    them are above zero is asked of weights that none is below."""
     name = call.name
-    if name in ("eq", "ne") and len(known) == 1 and call.args[1] == 0:
-        if name == "eq":
+    if name in ("eq", "ne", "gt", "le") and len(known) == 1 and call.args[1] == 0:
+        if name in ("eq", "le"):
             return Known(1 - soft[0].as_mean(), grade, Kind.SHARE)
         return Known(soft[0].value, grade, Kind.SHARE, soft[0].nested)
     if name in BOTH and all(s.kind in (Kind.SHARE, Kind.SUPPORT) for s in soft):

@@ -239,6 +239,11 @@ PACKAGES: Mapping[str, Package] = {
     ),
     "causal_conv1d": Package("causal-conv1d", "1.5.2", ("causal_conv1d", "causal_conv1d_cuda")),
     "deep_ep": Package("deep-ep", "1.2.1", ("deep_ep", "deep_ep_cpp")),
+    "fast_hadamard_transform": Package(
+        "fast-hadamard-transform",
+        "1.0.4.post1",
+        ("fast_hadamard_transform", "fast_hadamard_transform_cuda"),
+    ),
     "flash_attn": Package(
         "flash-attn",
         "2.8.1",

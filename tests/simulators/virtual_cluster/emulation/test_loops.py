@@ -45,6 +45,10 @@ for _ in range(2):
     for row in range(9):
         if (rows[row % 4] - last).abs().mean() > 1e9:
             print("rare")
+    assert rows.mean().abs() < 1e-4, rows.mean()
+    off = rows.abs().max().item()
+    share = off / (last.abs().max().item() + 1)
+    assert share < 1e-2 and rows.norm() < 1e4
     (rows * last).sum().backward()
     optimizer.step()
 """
@@ -60,6 +64,7 @@ def test_a_loop_that_waits_for_a_small_number_ends(tmp_path: Path) -> None:
         f"sinkhorn.py:12; item: a loop waits for it and is taken to end after {PASSES}"
         in run.output
     )
+    assert "what the script asserts of it is taken to hold" in run.output
     reads = [event.value for event in run.trace.events if isinstance(event, ValueRead)]
     one_loop = [True] * (PASSES - 1) + [False]
     assert reads[:PASSES] == one_loop

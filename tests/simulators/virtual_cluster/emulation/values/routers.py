@@ -58,4 +58,11 @@ def compared(logits: torch.Tensor, top_k: int) -> torch.Tensor:
     return torch.stack([(chosen == expert).sum() for expert in range(logits.shape[1])])
 
 
-ROUTERS = (scattered, placed, binned, sorted_and_binned, one_hot, counted, compared)
+def weighed(logits: torch.Tensor, top_k: int) -> torch.Tensor:
+    """By weights above zero, as of Shazeer et al. 2017 (https://arxiv.org/abs/1701.06538)."""
+    weights, chosen = torch.softmax(logits, 1).topk(top_k, dim=1)
+    gates = torch.zeros_like(logits).scatter(1, chosen, weights)
+    return (gates > 0).sum(0)
+
+
+ROUTERS = (scattered, placed, binned, sorted_and_binned, one_hot, counted, compared, weighed)

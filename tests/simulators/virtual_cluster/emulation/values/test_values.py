@@ -226,6 +226,16 @@ def test_whole_numbers_of_the_host_are_followed_exactly_at_the_size_of_batches()
         assert rank.read(starts)[:3] == [[0, 0], [0, 1000], [0, 2000]]
 
 
+def test_a_mask_of_distances_is_exact() -> None:
+    grid = torch.cartesian_prod(*2 * (torch.linspace(-0.5, 0.5, 65),))
+    coordinates = torch.nn.functional.pad(grid, (0, 1))
+    rank = FakeRank()
+    with rank:
+        within = rank.enter(coordinates).pow(2).sum(-1) <= 0.25
+        found = rank.read(within.sum())
+    assert found == int((coordinates.pow(2).sum(-1) <= 0.25).sum())
+
+
 @pytest.mark.parametrize(("length", "grade"), [(64, "exact"), (4096, "invented")])
 def test_large_tables_of_sines_are_not_worked_out(length: int, grade: str) -> None:
     rank = FakeRank()

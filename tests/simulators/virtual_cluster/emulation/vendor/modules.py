@@ -31,6 +31,7 @@ def cases() -> dict[str, Callable[[], Any]]:
     import apex.transformer.functional as positioned
     import causal_conv1d
     import causal_conv1d_cuda
+    import fast_hadamard_transform
     import flash_attn
     import grouped_gemm
     import selective_scan_cuda
@@ -127,6 +128,7 @@ def cases() -> dict[str, Callable[[], Any]]:
         # Parts of one tensor are turned in place, too.
         parts = packed.clone().split([1, 2], dim=2)
         rotary(parts[0].squeeze(2), parts[1])
+        query = fast_hadamard_transform.hadamard_transform(query, 0.125)
         seen = xformers.ops.memory_efficient_attention(query, key, value)
         joined, _ = layer_norm_fn(
             seen.flatten(2), torch.ones(WIDTH, **bf16), residual=value.flatten(2), prenorm=True

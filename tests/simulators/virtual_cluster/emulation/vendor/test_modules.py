@@ -146,10 +146,12 @@ def test_scans_are_products_and_launches(modules: Modules) -> None:
 def test_what_models_import_beside_attention(modules: Modules) -> None:
     layer = modules["positions"]
     assert names(layer.forward.kernels()) == ["attention_fwd"]
-    assert opaque(layer.forward.of(Op)) == [*["rotary"] * 3, "layer_norm", "cross_entropy"]
+    turned = [*["rotary"] * 3, "hadamard_transform"]
+    assert opaque(layer.forward.of(Op)) == [*turned, "layer_norm", "cross_entropy"]
     # Gradients of the packed projection come together: one rotation back.
     assert sorted(opaque(layer.backward.of(Op))) == [
         "cross_entropy_backward",
+        "hadamard_transform",
         "layer_norm_backward",
         "rotary",
     ]
