@@ -285,9 +285,8 @@ class TorchTitanReader:
         components = (self.options.text("--compile.components") or "model,loss").split(",")
         changes = software_of(self.environment)
         if not self._compiled() or "model" not in components:
-            # PyTorch's RMSNorm is one kernel since 2.9 (pytorch/pytorch pull request 153666). Its
-            # checkpoints do not stop early, which compiled layers do not feel.
-            changes |= {"fusion": "eager", "fused_norm": self.recent}
+            # Its checkpoints do not stop early, which compiled layers do not feel.
+            changes |= {"fusion": "eager", "fused_norm": False}
             changes["recompute_stops_early"] = not self.recent
         # A module of one's own has the loss that it is declared to have.
         if self.recent and (self.model_name is not None or base.cross_entropy == "pieces"):

@@ -43,7 +43,7 @@ def test_a_toml_file(tmp_path):
     assert training.tokens == 100 * 16 * 8192
     assert training.precision == "bf16"
     software = imported.question.framework
-    assert (software.name, software.fusion, software.fused_norm) == ("torchtitan", "eager", False)
+    assert (software.name, software.fusion) == ("torchtitan", "eager")
 
 
 def test_compiled(tmp_path):
@@ -147,7 +147,6 @@ def test_0_3_recomputes_whole_layers(tmp_path):
 def test_a_configuration_that_compiles_the_loss_alone(tmp_path):
     software = recent(tmp_path, "--config deepseek_v3_671b").question.framework
     assert (software.fusion, software.cross_entropy) == ("eager", "pieces")
-    assert software.fused_norm
 
 
 def test_an_unknown_configuration_is_said(tmp_path):

@@ -346,9 +346,7 @@ def _stated(
             changes["cross_entropy"] = "returned" if own else "compiled"
     # Not the kernels that Transformer Engine or Liger has in place of modules.
     if compiles and statement.says("compile", "no", "loss") and not statement.says("layers"):
-        kernel = framework.name == "torchtitan" and not era.before(_SINCE["norm_kernel_in_titan"])
-        fused = statement.says("norm", "fused") or (kernel and era.year is not None)
-        changes |= {"fusion": "eager", "fused_norm": fused}
+        changes |= {"fusion": "eager", "fused_norm": statement.says("norm", "fused")}
     if (schedule := statement.facts.get("schedule")) in SCHEDULES:
         # Forks have schedules that the framework lacks.
         changes["schedules"] = tuple(dict.fromkeys((*framework.schedules, schedule)))

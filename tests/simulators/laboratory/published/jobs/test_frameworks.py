@@ -326,12 +326,6 @@ def test_checkpoints_that_run_layers_again_whole(label, sharding, stops):
     assert framework(**cells).recompute_stops_early is stops
 
 
-@pytest.mark.parametrize(("label", "fused"), [("July 2025", False), ("September 2025", True)])
-def test_when_torchtitan_s_norms_became_kernels(label, fused):
-    found = framework(framework=f"TorchTitan ({label})", notes="no torch.compile")
-    assert (found.fusion, found.fused_norm) == ("eager", fused)
-
-
 @pytest.mark.parametrize(
     ("notes", "prefetches"),
     [("", True), ("full_shard auto_wrap", False), ("size_based_auto_wrap_policy", True)],
