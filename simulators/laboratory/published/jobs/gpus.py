@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
+from trainscout.simulators.laboratory.published.reading.words import Statement
 from trainscout.simulators.predictor.question.gpu import Gpu, gpus_called
 
 from .outcome import CannotReplayError
 
 # Makers' and drivers' figures of one board differ by less.
 _OTHER_BOARD = 0.15
+_DESKTOP_PAIR = 2
 
 
 def gpu_of(label: str, gpus: Mapping[str, Gpu]) -> tuple[Gpu, tuple[str, ...]]:
@@ -44,3 +47,15 @@ def gpu_of(label: str, gpus: Mapping[str, Gpu]) -> tuple[Gpu, tuple[str, ...]]:
         size = f"{gpu.memory_bytes / 2**30:.0f} GiB"
         return gpu, (f"memory size of the GPU not published: {size}",)
     return gpu, ()
+
+
+def with_desktop_lanes(
+    gpu: Gpu, num_gpus: int, statement: Statement
+) -> tuple[Gpu, tuple[str, ...]]:
+    """The GPU with half of its PCIe lanes where two boards for desktops are all that a job has,
+    unless it says that each has 16: processors of desktops have 16 for graphics (AMD's of sockets
+    AM4 and AM5, Intel's of LGA 1200 and 1700), which boards of two slots share."""
+    if not gpu.pcie_staged or num_gpus != _DESKTOP_PAIR or statement.says("lanes", "16"):
+        return gpu, ()
+    words = "PCIe lanes not published: 8 for each of two boards in a desktop"
+    return replace(gpu, pcie_bytes_per_s=gpu.pcie_bytes_per_s / 2), (words,)

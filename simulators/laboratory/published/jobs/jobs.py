@@ -21,7 +21,7 @@ from .clusters import cluster_of
 from .degrees import degrees_of
 from .era import Era, era_of
 from .frameworks import dated, framework_of, recomputes_modules
-from .gpus import gpu_of
+from .gpus import gpu_of, with_desktop_lanes
 from .models import model_of
 from .outcome import CannotReplayError, NotReplayable, Replayable
 from .recipes import batch_of, heavier_recomputation, picked_recomputation, precision_of, recipe_of
@@ -81,8 +81,10 @@ def _replayable(row: Row, declarations: Declarations) -> Replayable:
         # Measured on the row's own board, as ``measured_collectives`` are on its cluster.
         fraction = float(held_tflops) * 1e12 / gpu.peak("bf16")
         gpu = replace(gpu, sustained_fraction=fraction)
-    model, about_model = model_of(row, statement)
     degrees, about_degrees = degrees_of(row)
+    gpu, about_lanes = with_desktop_lanes(gpu, degrees.num_gpus, statement)
+    about_gpu += about_lanes
+    model, about_model = model_of(row, statement)
     default = "bf16" if "bf16" in gpu.peak_flops else "fp16"
     precision, about_precision = precision_of(row, statement, era, degrees, default)
     cluster, about_cluster = cluster_of(

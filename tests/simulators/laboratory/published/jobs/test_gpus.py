@@ -120,3 +120,19 @@ def test_what_a_board_holds_for_long_is_its_rows():
     gpu = replayable(notes="one node; its 16-bit products hold 600 TFLOPS").job.gpu
     assert gpu.sustained_fraction == pytest.approx(600e12 / gpu.peak("bf16"))
     assert replayable().job.gpu.sustained_fraction is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "num_gpus", "notes", "lanes"),
+    [
+        ("RTX 4090", 2, "", 8),
+        ("RTX 4090", 2, "16 PCIe 4.0 lanes per GPU", 16),
+        ("RTX 4090", 8, "", 16),
+        ("A40", 2, "", 16),
+    ],
+)
+def test_two_boards_share_a_desktop_s_lanes(gpu, num_gpus, notes, lanes):
+    row = {"gpu": gpu, "num_gpus": num_gpus, "gpus_per_node": num_gpus, "tp": 1, "pp": 1}
+    outcome = replayable(**row, dp=num_gpus, global_batch=num_gpus, micro_batch=1, notes=notes)
+    assert outcome.job.gpu.pcie_bytes_per_s == lanes * 2e9
+    assert ("PCIe lanes" in " ".join(outcome.assumptions)) == (lanes == 8)
