@@ -23,8 +23,6 @@ from .outcome import CannotReplayError
 from .presets import is_library, moe_preset
 
 _DEFAULT_VOCABULARY = 51200
-# What rows say of models whose names are another's.
-_RMS_NORM = re.compile(r"\brms[\s\-]?norm")
 # Trained without dropout: MLPerf's GPT-3 (NVIDIA/NeMo-Framework-Launcher,
 # conf/training/gpt3/175b_mlperf.yaml), all that GPT-NeoX configures (its configs), and what
 # trainers like nanoGPT do (its train.py: "for pretraining 0 is good") and llm.c (it has none).
@@ -110,7 +108,7 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         num_query_groups=None if mla else row.num_query_groups,
         head_dim=None if mla else head_dim,
         gated_mlp=gated,
-        normalization="rmsnorm" if _RMS_NORM.search(row.notes.lower()) else family.normalization,
+        normalization=statement.get("normalization") or family.normalization,
         position=statement.get("positions") or family.position,
         rotary_fraction=float(statement.get("rotary_fraction") or 1),
         linear_bias=_has(statement, "linear_biases", family.linear_bias),
