@@ -362,7 +362,8 @@ def test_variables_of_nccl_and_the_allocator(tmp_path):
     imported = read_written(tmp_path, text)
     assert (imported.recipe.nccl_algo, imported.recipe.nccl_max_channels) == ("tree", 8)
     framework = imported.question.framework
-    assert framework.expandable_segments and framework.launch_blocking
+    assert framework.expandable_segments
+    assert framework.launch_blocking
     assert "TORCH_NCCL_BLOCKING_WAIT=1" in dict(imported.reading.not_modelled)
 
 
