@@ -327,6 +327,8 @@ def _stated(
             changes["attention"] = "flash1" if era.before(_SINCE["flash2"]) else "flash2"
     elif attention:
         changes["attention"] = attention
+    if statement.says("masked_attention", "some"):
+        assumed.append("a mask that attention is given in some layers is replayed in all")
     for fact, values in _STATED.items():
         changes |= values.get(statement.facts.get(fact, _UNSAID), {})
     if statement.says("param_gather"):
