@@ -62,7 +62,7 @@ def communicators(job: Job) -> dict[str, Communicator]:
     the replicas of one expert shard; where shards are not spread over all of them, ``..._shard``
     is what they are spread over and ``..._copies`` the ranks that hold the same; ``etp_ep`` all
     ranks that share a layer's experts; ``model`` the ranks that hold one replica (gradient norm);
-    ``embedding`` the first and last stage, which share tied embeddings; ``pp`` neighbouring
+    ``embedding`` the first and last stage, which may share an embedding; ``pp`` neighbouring
     stages.
     """
     return dict(_groups(tuple(spans(job).items()), *_sizes(job)))

@@ -63,7 +63,7 @@ def compose_workload(job: Job, shard: Shard, chunk_of: Callable[[ChunkShape], Ch
     ends = [(route[0], route[-1]) for route in job.routes]
     model = job.model
     for stage, layers in enumerate(layers_by_stage(job)):
-        # Tied embeddings live on both ends and their gradients are summed.
+        # Embeddings that live on both ends: their gradients are summed.
         shares, recomputed = shares_embedding(job, stage), job.recomputed_layers(stage)
         held = tuple(model.layers_of_each(start, stop) for start, stop in layers)
         placed = tuple(
@@ -112,8 +112,11 @@ def layers_by_stage(job: Job) -> list[list[tuple[int, int]]]:
 
 
 def shares_embedding(job: Job, stage: int) -> bool:
-    """Whether a stage sums the gradient of tied embeddings with the model's other end."""
-    if not job.model.tied_embeddings or job.ends_meet:
+    """Whether a stage sums the gradient of an embedding with the model's other end, which has a
+    copy of it for tied logits or for modules of further tokens, whose inputs it looks up
+    (Megatron-Core's models/common/language_module: ``setup_embeddings_and_output_layer``)."""
+    model = job.model
+    if job.ends_meet or not (model.tied_embeddings or model.num_mtp_layers):
         return False
     (first, *_, last), *_ = job.routes
     return stage in (first[0], last[0])

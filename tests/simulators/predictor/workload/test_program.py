@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -98,12 +99,13 @@ def collective_bytes(block: Block, name: str) -> list[int]:
     return [op.bytes for op in block.ops if isinstance(op, Collective) and op.name == name]
 
 
-def test_tied_embeddings_are_summed_between_the_ends_only() -> None:
-    stages = build_workload(make_job(TINY, nodes=2, pp=4, tp=2)).stages
+@pytest.mark.parametrize("model", [TINY, replace(TINY, tied_embeddings=False, num_mtp_layers=1)])
+def test_embeddings_of_both_ends_are_summed_between_the_ends_only(model: Model) -> None:
+    stages = build_workload(make_job(model, nodes=2, pp=4, tp=2)).stages
     gradient = TINY.padded_vocab_size(2) // 2 * 256 * 4
     found = [collective_bytes(stage.finish, "embedding_grads") for stage in stages]
     assert found == [[gradient], [], [], [gradient]]
-    for job in (make_job(TINY, tp=2), make_job(LLAMA, pp=4)):
+    for job in (make_job(model, tp=2), make_job(LLAMA, pp=4)):
         for stage in build_workload(job).stages:
             assert not collective_bytes(stage.finish, "embedding_grads")
 
