@@ -248,3 +248,23 @@ def unless_known(rule: Rule) -> Rule:
         return rule(call) if exact is None else exact
 
     return first
+
+
+def in_full_if_written_over(call: Call) -> Sequence[Shadow | None] | None:
+    """As computed, where all but the first tensor is known and what that held shows nowhere: a
+    permutation is inverted so, into memory that was never written."""
+    tensor = call.args[0]
+    if call.get(tensor) is not None:
+        return None
+    others = [(t, call.get(t)) for t in call.tensors if t is not tensor]
+    known = [(t, s) for t, s in others if s is not None]
+    if len(known) < len(others):
+        return None
+    made = []
+    for held in (0, 1):
+        before = Known(plain.full((1,) * tensor.dim(), held, dtype=tensor.dtype), Grade.EXACT)
+        found = in_full(call, [(tensor, before), *known])
+        if not found or not isinstance(found[0], Known):
+            return None
+        made.append(found[0])
+    return [made[0]] if torch.equal(made[0].value, made[1].value) else None

@@ -69,7 +69,7 @@ def _assumed_mask(flags: torch.Tensor) -> Known | None:
     return share_of(flags, assumed(flags.numel()))
 
 
-_FACTORIES = ("arange", "eye", "linspace", "logspace", "scalar_tensor", "tril_indices")
+_FACTORIES = ("arange", "eye", "linspace", "logspace", "scalar_tensor", "tril_indices", "triu_indices")
 _MASKED = {"index_put", "index_put_", "masked_fill", "masked_fill_", "masked_scatter_"}
 
 
@@ -152,6 +152,15 @@ def _finite(answer: bool) -> Rule:
         return [filled(call.results[0], answer, Grade.EXPECTED)]
 
     return rule
+
+
+def _as_asserted(call: Call) -> Sequence[Shadow | None]:
+    """``_is_all_true``, by which torch checks its arguments, as whether samples may be drawn of a
+    distribution: what is only known on average is as it should be."""
+    shadow = call.get(call.args[0])
+    if isinstance(shadow, Known) and shadow.grade is Grade.EXACT:
+        return in_full(call, [(call.args[0], shadow)]) or [None]
+    return [filled(call.results[0], SOUND[call.name], Grade.INVENTED)]
 
 
 def _as_finite(answer: Shadow | None, asked: Iterable[Shadow]) -> Shadow | None:
@@ -295,6 +304,7 @@ RULES: dict[str, Rule] = {
     "copy": _copy_into,
     **{name: _finite(answer) for name, answer in FINITE.items()},
     **dict.fromkeys(("eq", "ne"), _compare),
+    "_is_all_true": _as_asserted,
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,
     **dict.fromkeys(("cat", "stack"), _cat),
     "constant_pad_nd": _pad,

@@ -14,7 +14,7 @@ import torch
 from trainscout.simulators.predictor.moe.popularity import MOST_EXPERTS
 
 from . import plain
-from .call import Call, Rule, unless_known
+from .call import Call, Rule, in_full_if_written_over, unless_known
 from .defaults import ASSUMED_SHARE
 from .shadow import Categories, Grade, Kind, Known, Shadow, multiplicity, total
 
@@ -169,7 +169,7 @@ def _scatter(call: Call) -> Sequence[Shadow | None]:
     tensor, index = call.args[0], call.argument("index")
     chosen = call.get(index)
     if not isinstance(chosen, Categories):
-        return [None]
+        return in_full_if_written_over(call) or [None]
     source = call.argument("src", call.argument("value"))
     if isinstance(source, torch.Tensor):
         shadow = call.get(source)
@@ -197,12 +197,13 @@ def _running_sum(call: Call) -> Sequence[Shadow | None]:
 @unless_known
 def _index_put(call: Call) -> Sequence[Shadow | None]:
     tensor, indices = call.args[0], call.args[1]
-    if len(indices) == 1 and indices[0] is not None and indices[0].shape == tensor.shape:
-        return [_written(call, tensor, indices[0], call.argument("values"))]
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is not None and mask.dtype is torch.bool and mask.shape == tensor.shape:
+        return [_written(call, tensor, mask, call.argument("values"))]
     found = [(d, i, call.get(i)) for d, i in enumerate(indices) if i is not None]
     chosen = [(d, i, s) for d, i, s in found if isinstance(s, Categories)]
     if len(chosen) != 1 or any(i.dtype is torch.bool for _, i, _ in found):
-        return [None]
+        return in_full_if_written_over(call) or [None]
     dim, index, categories = chosen[0]
     assert isinstance(categories, Categories)
     shape = torch.broadcast_shapes(*(i.shape for _, i, _ in found))

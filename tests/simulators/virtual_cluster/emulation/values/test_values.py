@@ -119,6 +119,29 @@ def test_known_values_are_those_a_real_run_computes(
         assert_close(reading.value, tensor, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", ["scatter_", "index_put_"])
+def test_what_is_written_over_whole_is_known(name: str) -> None:
+    rank = FakeRank()
+    order, turned = rank.enter(torch.tensor([2, 0, 1])), rank.enter(torch.arange(3))
+    with rank:
+        inverse, partly = rank.unknown(3, dtype=torch.int64), rank.unknown(4, dtype=torch.int64)
+        for written in (inverse, partly):
+            places = {"scatter_": (0, order), "index_put_": ([order],)}[name]
+            getattr(written, name)(*places, turned)
+        assert rank.read(inverse) == [1, 2, 0]
+        assert (rank.grade(inverse), rank.grade(partly)) == ("exact", "invented")
+
+
+def test_samples_are_what_torch_asserts_that_they_are() -> None:
+    rank = FakeRank()
+    wrong = rank.enter(torch.tensor([True, False]))
+    with rank:
+        chosen = torch.multinomial(rank.unknown(8, 3).softmax(1), 1)
+        hot = torch.nn.functional.one_hot(chosen, 3)
+        assert rank.read(torch._is_all_true((hot == 0) | (hot == 1)))
+        assert not rank.read(torch._is_all_true(wrong))
+
+
 def test_the_sum_of_nothing_is_known() -> None:
     rank = FakeRank()
     rows = rank.enter(torch.ones(1, 4))
