@@ -115,6 +115,9 @@ def _patch_reads(state: RankState) -> None:
         if not isinstance(self, FakeTensor):
             return str(real_repr(self, tensor_contents=tensor_contents))
         device = self._fake_device
+        if self.layout is not torch.strided:
+            size, layout = tuple(self.shape), self.layout
+            return f"tensor(..., device='{device}', size={size}, dtype={self.dtype}, {layout=!s})"
         # Torch shows arguments while it looks for the overload that takes them; what the script
         # left is shown when nobody answers any more.
         unanswered = (
@@ -385,6 +388,9 @@ def install_checkpoints(state: RankState) -> None:
         return made.requires_grad_(requires_grad)
 
     def reduce(self: FakeTensor, protocol: Any) -> Any:
+        if isinstance(self, torch.nn.Parameter):
+            made = (self.detach(), self.requires_grad, collections.OrderedDict())
+            return (torch._utils._rebuild_parameter, made)
         # By what rebuilds any tensor: readers that trust few names trust this one.
         storage = f"{str(self.dtype).removeprefix('torch.')} {self.fake_device}"
         shape = (0, tuple(self.shape), tuple(self.stride()), self.requires_grad)
@@ -395,8 +401,16 @@ def install_checkpoints(state: RankState) -> None:
                 saved.append(reading.value.tolist())
         return (torch._utils._rebuild_tensor_v2, tuple(saved))
 
+    def copied(self: FakeTensor) -> torch.Tensor:
+        """Another tensor of the same memory."""
+        made = self.detach()
+        if isinstance(self, torch.nn.Parameter):
+            return torch.nn.Parameter(made, self.requires_grad)
+        return made.requires_grad_(self.requires_grad)
+
     torch._utils._rebuild_tensor_v2 = rebuilt
     FakeTensor.__reduce_ex__ = reduce
+    FakeTensor.__copy__ = copied
     torch.load = _load(torch.load, placed)
 
 
@@ -436,8 +450,12 @@ def _load(original: Any, placed: _Placed) -> Any:
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         # Contents are read into host memory, which is real; the device takes copies.
         placed.map_location = map_location
-        loaded = original(f, lambda storage, location: storage, *args, **kwargs)
-        device = placed.device("cpu")
+        try:
+            loaded = original(f, lambda storage, location: storage, *args, **kwargs)
+            device = placed.device("cpu")
+        finally:
+            # What is unpickled without it lies where it lay.
+            placed.map_location = None
         if device.type != "cuda":
             return loaded
         return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), loaded)
