@@ -42,6 +42,7 @@ from .operations import Operation, as_argument, describe, spec_of
 from .sparse import SparseTensors
 
 aten = torch.ops.aten
+_ALIAS = aten.alias.default
 _DEVICE, _META = torch.ops.prim.device.default, torch.device("meta")
 _HOST = torch.device("cpu")
 # From memory that is not pinned so much goes to the device without the host's waiting (CUDA C++
@@ -94,7 +95,7 @@ class DeviceMode(TorchDispatchMode):
         try:
             with state.lock:
                 if operation is None:
-                    return higher_order(state, func, args, kwargs)
+                    return self._higher_order(func, args, kwargs)
                 return self._dispatch(func, operation, types, tensors, args, kwargs)
         except Exception as error:
             state.recorder.failed(error)
@@ -111,7 +112,9 @@ class DeviceMode(TorchDispatchMode):
             state.recorder.forward_begins()
         if operation.communicates:
             return state.functional(func, types, args, kwargs)
-        if operation.body is not None and operations.names_group(args, kwargs):
+        if operation.body is not None and (
+            operation.shapeless or operations.names_group(args, kwargs)
+        ):
             with self:
                 return operation.body(*args, **kwargs)
         device = kwargs.get("device")
@@ -141,6 +144,14 @@ class DeviceMode(TorchDispatchMode):
                 result.assumed_length = True
             return result
         return self._on_device(func, operation, types, tensors, args, kwargs)
+
+    def _higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
+        loop = func.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+        if func in registered_hop_fake_fns or loop is None:
+            return higher_order(self.state, func, args, kwargs)
+        # A loop or a choice: what it calls is what is launched.
+        with self:
+            return loop(*args, **kwargs)
 
     def _on_host(
         self, func: Any, operation: Operation, tensors: Any, args: Any, kwargs: Any
@@ -189,9 +200,13 @@ class DeviceMode(TorchDispatchMode):
                 result = returned[0] if operation.returns_one else tuple(returned)
             result = self.answers.checked(func, types, given, named, result)
         elif kind == operations.RESHAPES:
+            before = None if operation.viewed is None else self._view(_ALIAS, types, given[:1], {})
             result = state.dataless.dispatch(func, types, given, named)
             for place in operations.chosen(operation.written, given, named):
                 state.memory.resized(place.untyped_storage(), state.shim.stream())
+            if before is not None:
+                state.values.observe(operation.viewed, (before, *args[1:]), kwargs, result)
+                return result
         else:
             try:
                 result = self.answers.fresh(func, types, given, named)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._library import simple_registry
 from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import distributed_c10d
@@ -70,8 +72,9 @@ class Operation:
     writes, or nothing; FRESH returns new memory; RESHAPES changes an argument's size or strides in
     place; ALLOCATES makes memory without writing it; COMPOSITE is made of others. ``as_large``: it
     asks its arguments for their sizes alone. ``written`` are positions and names of the arguments
-    it writes; ``returned`` are, for WRITE, those it returns. ``body``: of one in Python
-    that may communicate.
+    it writes; ``returned`` are, for WRITE, those it returns. ``viewed``: of one that changes how
+    its argument lies in memory, what returns such a view. ``body``: of one in Python that may
+    communicate, or of whose shapes nothing else tells (``shapeless``).
     """
 
     name: str
@@ -93,6 +96,8 @@ class Operation:
     own_kernel: bool
     launches: bool
     reads: str | None
+    viewed: Any
+    shapeless: bool
     body: Callable[..., Any] | None
 
 
@@ -164,15 +169,47 @@ def _describe(func: Any) -> Operation:
         own_kernel=is_kernel_of_its_own(str(func)),
         launches=kind in (WRITE, FRESH),
         reads=_READS.get(func),
+        viewed=_viewed(func) if torch.Tag.inplace_view in func.tags else None,
+        shapeless=_is_shapeless(func),
         body=_body(func),
     )
 
 
-def _body(func: Any) -> Callable[..., Any] | None:
-    """The Python of a custom operation that may take the name of a process group."""
+def _viewed(func: Any) -> Any:
+    """``aten.t`` of ``aten.t_``; None of ``resize_``, which has no view beside it."""
+    packet = getattr(aten, func._schema.name.partition("::")[2].removesuffix("_"))
+    taken = [argument.name for argument in func._schema.arguments]
+    for found in (getattr(packet, name) for name in packet.overloads()):
+        schema = found._schema
+        is_view = schema.returns[0].alias_info is not None and not schema.is_mutable
+        if is_view and [argument.name for argument in schema.arguments] == taken:
+            return found
+    return None
+
+
+def _is_shapeless(func: Any) -> bool:
+    """Whether a script's or library's own operation, in Python, is known by running it alone."""
     made = OPDEFS.get(func._schema.name)
+    if made is not None:
+        return bool(func._schema.returns) and made._abstract_fn is None
+    has = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
+    rules = simple_registry.singleton.find(func.name())
+    return (
+        func.namespace not in ("aten", "prims")
+        and has("CUDA")
+        and not (has("Meta") or rules.fake_impl.kernel)
+    )
+
+
+def _body(func: Any) -> Callable[..., Any] | None:
+    """The Python of a custom operation that may take the name of a process group, or is known by
+    running it alone."""
+    made = OPDEFS.get(func._schema.name)
+    if made is None:
+        on_device = functools.partial(func._op_dk, torch._C.DispatchKey.CUDA)
+        return on_device if _is_shapeless(func) else None
     texts = any(str(argument.type) == "str" for argument in func._schema.arguments)
-    return made._init_fn if made is not None and texts else None
+    return made._init_fn if texts or _is_shapeless(func) else None
 
 
 def names_group(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
