@@ -14,7 +14,7 @@ from trainscout.simulators.virtual_cluster.emulation.script_kernels import Compi
 from trainscout.simulators.virtual_cluster.traces.events import Begin, End
 
 from .runtime import Cudart, properties_of, runtime_functions
-from .streams import stream_classes
+from .streams import AnyEvent, stream_classes
 from .system_tool import install_system_tool
 
 # ``torch.accelerator``'s memory functions, which ask an allocator that is not there.
@@ -27,6 +27,7 @@ def install_accelerator() -> None:
     functions = {name: getattr(cuda, name) for name in names if hasattr(cuda, name)}
     # Its own are streams of the back end, which know no event of ``torch.cuda``.
     torch.accelerator.current_stream, torch.Stream = cuda.current_stream, cuda.Stream
+    torch.Event = AnyEvent
     for module in (torch.accelerator, torch.accelerator.memory):
         vars(module).update(functions, get_memory_info=cuda.mem_get_info)
 

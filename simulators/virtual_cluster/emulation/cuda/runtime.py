@@ -78,6 +78,13 @@ _CUDA_DEVICE_TYPE = 1
 _NCCL_VERSION = (2 << 32) | (27 << 16) | 5
 # torch's own text asks CUDA's libraries.
 _CONFIG = "PyTorch built with:\n  - CUDA Runtime (emulated)\n  - Build settings: USE_MKL=ON\n"
+_TUNING = [
+    f"_cuda_tunableop_{name}"
+    for name in (
+        *("enable", "tuning_enable", "set_max_tuning_duration", "set_max_tuning_iterations"),
+        *("set_filename", "write_file_on_exit", "set_rotating_buffer_size"),
+    )
+]
 _POOLS = ("all", "large_pool", "small_pool")
 _FIGURES = ("current", "peak", "allocated", "freed")
 _COUNTED = (
@@ -135,6 +142,7 @@ def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
     return {
         "_scatter": _scatter,
         "_gather": _gather,
+        "_broadcast": lambda tensor, devices: [tensor.to(f"cuda:{each}") for each in devices],
         "_broadcast_coalesced": lambda tensors, devices, _: [
             [tensor.to(f"cuda:{device}") for tensor in tensors] for device in devices
         ],
@@ -172,6 +180,15 @@ def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
         "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
         "_cuda_record_memory_history": nothing,
         "_cuda_record_memory_history_legacy": nothing,
+        "_cuda_attach_out_of_memory_observer": nothing,
+        "_cuda_cudaCachingAllocator_enable": nothing,
+        # Memory of the host that is pinned is not pooled here.
+        **dict.fromkeys(("_accelerator_emptyHostCache", "_host_emptyCache"), nothing),
+        "_is_flash_attention_available": lambda: int(capability) >= 80,
+        # No operation is tuned: cuBLAS chooses.
+        **dict.fromkeys(_TUNING, nothing),
+        "_cuda_tunableop_is_enabled": lambda: False,
+        "_cuda_tunableop_tuning_is_enabled": lambda: False,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_ipc_collect": nothing,
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,

@@ -231,6 +231,13 @@ class Event:
         return f"<torch.cuda.Event {self.number:#x}>"
 
 
+class AnyEvent(Event):
+    """``torch.Event``: of whatever accelerator there is, by its name."""
+
+    def __init__(self, device: Any = None, **options: Any) -> None:
+        super().__init__(**options)
+
+
 def stream_classes(state: RankState) -> tuple[type, type, type]:
     """``torch.cuda.Stream``, ``Event`` and ``ExternalStream``, of the rank of this process."""
     Stream.state = Event.state = state

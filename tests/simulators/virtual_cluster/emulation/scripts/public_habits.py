@@ -3,6 +3,7 @@
 import copy
 import itertools
 import os
+import pickle
 import warnings
 
 import numpy
@@ -12,6 +13,7 @@ import torch.multiprocessing as mp
 import triton
 import triton.language as tl
 from apex.parallel import convert_syncbn_model, create_syncbn_process_group
+from torch._higher_order_ops import while_loop
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.utils.data import DataLoader
 
@@ -32,6 +34,16 @@ def kept_rows(rows: torch.Tensor) -> torch.Tensor:
 @kept_rows.register_fake
 def _(rows):
     return rows.new_empty(torch.library.get_ctx().new_dynamic_size(), rows.shape[1])
+
+
+@torch.library.custom_op("habits::twice", mutates_args=())
+def twice(rows: torch.Tensor) -> torch.Tensor:
+    return rows.repeat(2, 1)
+
+
+library = torch.library.Library("habits", "FRAGMENT")
+library.define("thrice(Tensor rows) -> Tensor")
+library.impl("thrice", lambda rows: rows.repeat(3, 1), "CUDA")
 
 
 class Own(torch.Tensor):
@@ -142,6 +154,31 @@ def train(local_rank, node):
     noise = torch.randn(6, 4, device=device)
     assert (noise.sigmoid() >= 0).all()
     assert kept_rows(noise).shape == (3, 4)
+    assert torch.ops.habits.twice(noise).shape == (12, 4)  # Nothing but running them tells.
+    assert torch.ops.habits.thrice(noise).shape == (18, 4)
+    lengths = torch.tensor([[5, 3, 2]], device=device)
+    assert lengths.transpose_(0, 1).squeeze_(1).unsqueeze_(0).tolist() == [[5, 3, 2]]
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        torch.randn(3, 5, 4, device=device), [2, 5, 3], batch_first=True, enforce_sorted=False
+    )
+    assert torch.nn.utils.rnn.pad_packed_sequence(packed)[1].tolist() == [2, 5, 3]
+    for kind in (torch.distributions.Categorical, torch.distributions.OneHotCategorical):
+        drawn = kind(logits=noise)
+        drawn.log_prob(drawn.sample((2,)))  # Which refuses what is no sample.
+    torch.save(lengths, path := f"lengths{local_rank}.pt")
+    assert torch.load(path, map_location="cpu").device.type == "cpu"
+    assert pickle.loads(pickle.dumps(lengths)).device == device
+    assert copy.copy(lengths).data_ptr() == lengths.data_ptr()
+    for same in (copy.copy(model.weight), pickle.loads(pickle.dumps(model.weight))):
+        assert isinstance(same, torch.nn.Parameter)
+    first, last = (torch.Event(device=device, enable_timing=True) for _ in range(2))
+    first.record()
+    last.record()
+    assert first.elapsed_time(last) > 0
+    torch.accelerator.empty_host_cache()
+    assert "sparse_coo" in repr(noise.to_sparse())
+    counted, _ = while_loop(lambda n, _: n < 3, lambda n, m: (n + 1, m * 2), (lengths[0, 2], noise))
+    assert counted == 3
     ends = torch.tensor([2, 3], dtype=torch.int32, device=device)
     experts = torch.ones(2, 4, 8, device=device)
     products = torch.nn.functional.grouped_mm(torch.ones(3, 4, device=device), experts, offs=ends)
