@@ -69,7 +69,10 @@ def _assumed_mask(flags: torch.Tensor) -> Known | None:
     return share_of(flags, assumed(flags.numel()))
 
 
-_FACTORIES = ("arange", "eye", "linspace", "logspace", "scalar_tensor", "tril_indices", "triu_indices")
+_FACTORIES = (
+    *("arange", "eye", "linspace", "logspace", "scalar_tensor"),
+    *("tril_indices", "triu_indices"),
+)
 _MASKED = {"index_put", "index_put_", "masked_fill", "masked_fill_", "masked_scatter_"}
 
 

@@ -177,7 +177,8 @@ def train(local_rank, node):
     assert first.elapsed_time(last) > 0
     torch.accelerator.empty_host_cache()
     assert "sparse_coo" in repr(noise.to_sparse())
-    counted, _ = while_loop(lambda n, _: n < 3, lambda n, m: (n + 1, m * 2), (lengths[0, 2], noise))
+    carried = lengths[0, 2], noise
+    counted, _ = while_loop(lambda n, _: n < 3, lambda n, m: (n + 1, m * 2), carried)
     assert counted == 3
     ends = torch.tensor([2, 3], dtype=torch.int32, device=device)
     experts = torch.ones(2, 4, 8, device=device)
