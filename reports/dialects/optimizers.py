@@ -35,6 +35,8 @@ def moments_of(options: Options, recipe: Recipe) -> dict[str, object]:
     made: dict[str, object] = {}
     if re.search("fused|paged|bnb", kind.lower()):
         made["fused_optimizer"] = True
+    elif options.text("--optim"):
+        made["fused_optimizer"] = False
     torchao = re.search(r"^ao_|torch", kind.lower()) is not None
     bits = _bits(plain)
     if not bits or torchao:

@@ -43,13 +43,17 @@ def llama(software, gpus, zero_stage, micro_batch, count, sequence, recompute, o
         dropout=False,
         source="",
     )
+    declared = load_catalogue().frameworks[software]
+    if software == "huggingface":
+        # As recorded with torch.optim.AdamW as it comes.
+        declared = replace(declared, fused_optimizer=False)
     return Job(
         model,
         GPU,
         replace(NODE, num_nodes=1, gpus_per_node=gpus),
         Training(micro_batch * count * gpus, 1e9, optimizer=optimizer),
         Recipe(micro_batch=micro_batch, zero_stage=zero_stage, recompute=recompute),
-        load_catalogue().frameworks[software],
+        declared,
     )
 
 
