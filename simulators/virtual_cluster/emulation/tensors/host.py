@@ -389,7 +389,8 @@ def install_checkpoints(state: RankState) -> None:
 
     def reduce(self: FakeTensor, protocol: Any) -> Any:
         if isinstance(self, torch.nn.Parameter):
-            whole = (self.detach(), self.requires_grad, collections.OrderedDict[Any, Any]())
+            hooks: Any = collections.OrderedDict()
+            whole = (self.detach(), self.requires_grad, hooks)
             return (torch._utils._rebuild_parameter, whole)
         # By what rebuilds any tensor: readers that trust few names trust this one.
         storage = f"{str(self.dtype).removeprefix('torch.')} {self.fake_device}"
