@@ -381,8 +381,9 @@ class Framework:
     """Adam updates in one pass over its states; without, in one for each of its operations
     (PyTorch's ``foreach`` implementation, its default)."""
     optimizer_operations: int = 0
-    """Operations of an optimizer that updates one tensor after another, each a kernel of its own
-    (8 of PyTorch's AdamW without ``foreach``); 0: it updates many tensors at once."""
+    """Operations of an optimizer that, without ``fused_optimizer``, updates one tensor after
+    another, each a kernel of its own (8 of PyTorch's AdamW without ``foreach``); 0: many tensors
+    at once."""
     torch_wrappers: bool = False
     """DDP copies gradients into buckets and what was reduced back; FSDP copies a unit's into one
     tensor of the type that they are reduced in, which the first FSDP (without ``copies_gathered``)
@@ -466,7 +467,8 @@ class Framework:
         require_choice("framework.delta_rule", self.delta_rule, DELTA_RULES)
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         require_choice("framework.moments_8bit", self.moments_8bit, MOMENTS_8BIT)
-        for name in ("ddp_bucket_mib", "attention_block", "transformer_engine"):
+        numbers = ("ddp_bucket_mib", "attention_block", "transformer_engine")
+        for name in (*numbers, "optimizer_operations"):
             require_whole(f"framework.{name}", getattr(self, name), least=0)
         if self.autocast and self.fused_wgrad:
             problem = "casts gradients back to fp32, which no product does"
