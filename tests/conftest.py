@@ -49,6 +49,7 @@ _CLUSTERS = ("optimizer/test_executors.py", "optimizer/test_sharing.py")
 _LONG = (
     *(_NETWORK, "docs", "e2e", *_CLUSTERS),
     *("simulators/virtual_cluster", "optimizer", "test_portability.py"),
+    *("trainscout/test_api.py", "trainscout/commands", "reports/launch", "benchmarks"),
 )
 
 

@@ -69,18 +69,33 @@ def sources() -> Iterator[tuple[str, Path]]:
 def imports(path: Path, *, running: bool = False) -> Iterator[str]:
     """Dotted names that a file imports, wherever in it; those of a package one by one. Without
     those for type checkers alone, where ``running``."""
+    return (name for name, runs in imported(path) if runs or not running)
+
+
+@functools.cache
+def imported(path: Path) -> tuple[tuple[str, bool], ...]:
+    """Those names, and whether the import is there when the program runs."""
     folder = ("trainscout", *path.relative_to(ROOT).parts[:-1])
     module = ast.parse(path.read_text(encoding="utf-8"))
-    for part in module.body if running else ():
-        if isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING":
-            part.body = [ast.Pass()]
+    of_types = {
+        node
+        for part in module.body
+        if isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING"
+        for each in part.body
+        for node in ast.walk(each)
+    }
+    found = []
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             # ``from .events``: of the file's own folder; ruff lets none be of one above (TID252).
             base = ".".join(filter(None, (*folder, node.module))) if node.level else node.module
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found += [(name, node not in of_types) for name in names]
+    return tuple(found)
 
 
 @functools.cache

@@ -284,13 +284,19 @@ def test_every_tensor_and_pipeline_degree_has_what_its_bounds_say():
         assert each.bound <= min(step_s for step_s, _ in values) * (1 + 1e-9)
 
 
+def in_halves(monkeypatch):
+    """Recipes are bounded on two cores, however few."""
+    monkeypatch.setattr("trainscout.optimizer.bounding.MANY_ROWS", 1)
+    for module in ("optimizer.bounding", "simulators.predictor.io.second_core"):
+        monkeypatch.setattr(f"trainscout.{module}.is_second_core", lambda: True)
+
+
 @pytest.mark.parametrize("refined", [1, 1024])
 @pytest.mark.parametrize("case", CASES)
 def test_many_recipes_bounded_in_halves_and_roughly_are_proved_alike(case, refined, monkeypatch):
     question, space = CASES[case]
     whole = search("exact", question, space=space)
-    monkeypatch.setattr("trainscout.optimizer.bounding.MANY_ROWS", 1)
-    monkeypatch.setattr("trainscout.optimizer.bounding.is_second_core", lambda: True)
+    in_halves(monkeypatch)
     monkeypatch.setattr("trainscout.optimizer.samplers.exact._REFINED", refined)
     halved = search("exact", question, space=space)
     assert answer(halved.trials) == answer(whole.trials)
@@ -300,5 +306,5 @@ def test_many_recipes_bounded_in_halves_and_roughly_are_proved_alike(case, refin
 def test_an_interrupted_search_of_many_recipes_leaves_open_what_is(monkeypatch):
     ended = search("exact", n_trials=8)
     assert ended.certificate.open
-    monkeypatch.setattr("trainscout.optimizer.bounding.MANY_ROWS", 1)
+    in_halves(monkeypatch)
     assert search("exact", n_trials=8).certificate == ended.certificate

@@ -6,9 +6,10 @@ import sys
 
 from tests.warm import client
 from tests.warm.session import warm_python, warm_ranks
-from trainscout.simulators.predictor.io import own_process
+from trainscout.simulators.predictor.io import own_process, second_core
 
 cold_process = own_process.own_process
+is_second_core = second_core.is_second_core
 # In a server of commands: who started it has both.
 _addresses = {name: os.environ.get(name) for name in (client.COMMANDS, client.RANKS)}
 
@@ -26,3 +27,8 @@ def warm_process(module: str, *arguments: str) -> list[str]:
 
 
 own_process.own_process = warm_process
+
+# Tests' workers leave no core free, and what a fork has priced is lost: a second search would price
+# it again, which is two CPU seconds in three of one that is small. Set before others import it.
+assert "trainscout.optimizer.bounding" not in sys.modules
+second_core.is_second_core = lambda: False

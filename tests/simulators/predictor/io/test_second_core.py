@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.warm.processes import is_second_core
 from trainscout.simulators.predictor.io import second_core
 from trainscout.simulators.predictor.io.second_core import both
 
@@ -19,9 +20,9 @@ def test_both_answers_come_in_order(cores, monkeypatch):
 def test_only_the_main_thread_forks(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    assert second_core.is_second_core() == hasattr(os, "fork")
+    assert is_second_core() == hasattr(os, "fork")
     with ThreadPoolExecutor(1) as threads:
-        assert not threads.submit(second_core.is_second_core).result()
+        assert not threads.submit(is_second_core).result()
 
 
 def test_what_fails_on_the_second_core_is_computed_here(monkeypatch):
