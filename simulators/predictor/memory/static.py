@@ -19,7 +19,7 @@ from typing import NamedTuple
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import OPTIMIZERS
 from trainscout.simulators.predictor.question.tuning import PACKED
-from trainscout.simulators.predictor.workload.ir import Gemm
+from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Held, Stage
 from trainscout.simulators.predictor.workload.weights.data_parallel import (
@@ -329,10 +329,12 @@ def largest_layer(stage: Stage, *, trained: bool = False) -> int:
 
 
 def _largest_weight(stage: Stage, *, in_layer: bool) -> int:
-    """Elements of the largest trained matrix of a layer, or of the ends."""
-    ops = (op for run in stage.runs if run.is_layer == in_layer for op in run.backward.ops)
-    sizes = (op.m * op.n for op in ops if isinstance(op, Gemm) and op.layout == "NT")
-    return max(sizes, default=0)
+    """Elements of the largest trained matrix of a layer, of the experts that one product has, or
+    of the ends."""
+    ops = [op for run in stage.runs if run.is_layer == in_layer for op in run.backward.ops]
+    sizes = [op.m * op.n for op in ops if isinstance(op, Gemm) and op.layout == "NT"]
+    groups = (op for op in ops if isinstance(op, GroupedGemm) and op.layout == "NT")
+    return max([*sizes, *(op.groups * op.n * op.k for op in groups)], default=0)
 
 
 def _largest_quantised(stage: Stage) -> LocalParameters:

@@ -164,7 +164,8 @@ class Framework:
     ``share_expert_adapters``, and before 0.5 always); PEFT's and ms-swift's have one each."""
     stacks_experts: bool = False
     """Experts' weights are two stacked parameters (Transformers 5), to which PEFT adds what their
-    adapters make in every pass, and which bitsandbytes leaves in 16 bits."""
+    adapters make in every pass, and which bitsandbytes leaves in 16 bits; under DeepSpeed's ZeRO 3
+    views of them, which autograd saves, hold what was gathered until the backward pass."""
     fp32_beside_packed: bool = False
     """Beside frozen weights in fewer bits all else is fp32, and with it what norms and products
     make, but not under ZeRO 3 (PEFT's ``prepare_model_for_kbit_training`` and ``autocast``)."""

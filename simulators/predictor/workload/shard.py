@@ -64,6 +64,7 @@ class Shard:
     dora_of_factors: bool
     shares_expert_adapters: bool
     stacks_experts: bool
+    keeps_gathered_experts: bool
     frozen_weights: str
     fp32_outputs: bool
     frozen: tuple[str, ...]
@@ -153,6 +154,12 @@ class Shard:
             lora=job.training.lora,
             fp32_magnitudes=job.keeps_fp32_adapters,
             autocasts_adapters=framework.autocast,
+            # DeepSpeed frees a gathered parameter by pointing it elsewhere (``free_param``): what
+            # autograd saved of a linear layer is the parameter, of stacked experts a view, which
+            # holds the old storage.
+            keeps_gathered_experts=framework.stacks_experts
+            and recipe.zero_stage == 3
+            and not framework.torch_wrappers,
             frozen_weights=job.frozen_weights,
             fp32_outputs=job.fp32_outputs,
             frozen=job.training.frozen,

@@ -211,6 +211,7 @@ def _experts(shard: Shard) -> Part:
     gradient = max((each - sum(stacks[at + 1 :]) for at, each in enumerate(stacks)), default=0)
     cast_bytes = rows_in * fc1_width * size if shard.stores_fp8_activations else 0
     held = received + sent + cast_bytes + gradient
+    weights = groups * (fc1_width + width) * hidden * size * shard.keeps_gathered_experts
     combined = combine(shard, sent, received)
     forward = [*dispatch(shard, sent, received), *ahead * turns, *combined, *weighed]
     # The gradient of a combine is a dispatch, and the other way round.
@@ -226,6 +227,7 @@ def _experts(shard: Shard) -> Part:
             Alloc("expert_activation", activations),
             *(clamped_inputs(shard, rows_in * fc1_width) if between_forward else []),
             *([Alloc("expert_folded", sum(stacks))] if stacks else []),
+            *([Alloc("gathered_experts", weights)] if weights else []),
             *([Alloc("masks", masks)] if (masks := mask_bytes(shard)) else []),
             *_weighed(shard, sent, rows_in * width * size),
         ),

@@ -273,6 +273,29 @@ def test_deepspeed_gathers_what_comes_next_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
+    ("layers", "recompute", "recorded_gib", "within"),
+    [(4, "none", 13.763, 0.02), (8, "none", 23.466, 0.02), (4, "full", 9.920, 0.13)],
+)
+def test_views_of_stacked_experts_hold_what_zero_3_gathered(
+    layers, recompute, recorded_gib, within
+) -> None:
+    """256 experts of Transformers 5.24's Qwen3 on 16 virtual GPUs under DeepSpeed 0.19.8."""
+    model = replace(
+        load_catalogue().models["qwen3_30b_a3b"],
+        num_layers=layers,
+        num_heads=16,
+        num_query_groups=2,
+        vocab_size=32000,
+        sequence_length=1024,
+    )
+    model = replace(model, moe=replace(model.moe, num_experts=256, ffn_hidden_size=512))
+    job = llama("deepspeed", 8, 3, 1, 2, 1024, recompute, "adam")
+    job = replace(job, model=model, cluster=replace(job.cluster, num_nodes=2))
+    peak = ReplaySimulator().without_error_bar(job).memory.peak_allocated_bytes - WORKSPACE
+    assert peak == pytest.approx(recorded_gib * 2**30, rel=within)
+
+
+@pytest.mark.parametrize(
     ("zero_stage", "recompute", "recorded"),
     [(3, "full", 21_220_909_568), (3, "none", 29_744_816_640), (2, "full", 30_343_852_032)],
 )
