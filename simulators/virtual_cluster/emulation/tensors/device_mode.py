@@ -169,7 +169,8 @@ class DeviceMode(TorchDispatchMode):
                 dtype = kwargs.get("dtype") or args[0].dtype
                 return torch.empty(args[0].shape, dtype=dtype, device=_HOST)
         result = func(*args, **kwargs)
-        if operation.copies or func is aten.clone.default:
+        # Below torch.func's transforms a number may be copied as if it were a tensor.
+        if tensors and (operation.copies or func is aten.clone.default):
             self.state.values.copied(tensors[-1], result)
         if kwargs.get("pin_memory"):
             self.state.pinned.add(result.untyped_storage())

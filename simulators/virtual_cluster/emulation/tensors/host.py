@@ -125,7 +125,9 @@ def _patch_reads(state: RankState) -> None:
         )
         if self.numel() > LARGEST_REAL_COPY or unanswered:
             return f"tensor(..., device='{device}', size={tuple(self.shape)}, dtype={self.dtype})"
-        text: str = real_repr(contents(self, "repr"))
+        # A sparse tensor's two parts come to the host one by one.
+        strided = self.layout is torch.strided
+        text: str = real_repr(contents(self, "repr") if strided else self.detach().cpu())
         return text if device.type == "cpu" else f"{text[:-1]}, device='{device}')"
 
     torch.Tensor.__format__ = shown

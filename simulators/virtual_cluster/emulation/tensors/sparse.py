@@ -305,6 +305,32 @@ class SparseTensors:
         found = (indices[dim] == index % tensor.shape[dim]).nonzero().flatten()
         return self._without(dim, indices[:, found], values[found], sizes, coalesced=coalesced)
 
+    def _rule_index_select(self, tensor: Any, dim: int, index: Any) -> Any:
+        """Each element as often as its place is asked for, which a search in sorted places finds
+        (``index_select_sparse_cuda``); of how many the host waits to learn."""
+        indices, values = self._parts(tensor)
+        dim %= tensor.dim()
+        size = (*tensor.shape[:dim], len(index), *tensor.shape[dim + 1 :])
+        if dim >= len(indices):
+            found = values.index_select(dim - len(indices) + 1, index)
+            coalesced = aten.is_coalesced.default(tensor)
+            return self._made(indices, found, size, coalesced=coalesced)
+        ordered, order = index.sort()
+        places = indices[dim].contiguous()
+        first = torch.searchsorted(ordered, places)
+        times = torch.searchsorted(ordered, places, right=True) - first
+        reading = self._state.values.read(times.sum(), "elements selected")
+        if reading.grade != "exact":
+            number = round(len(values) * len(index) / tensor.shape[dim])
+            reading = Reading(torch.tensor(number), "expected")
+        self._copies.note_size(aten.index_select.default, reading, None)
+        length = int(reading.value)
+        kept = torch.repeat_interleave(times, output_size=length)
+        which = torch.arange(length, device=kept.device) - (times.cumsum(0) - times)[kept]
+        chosen = order[first[kept] + which]
+        indices = torch.cat((indices[:dim, kept], chosen[None], indices[dim + 1 :, kept]))
+        return self._made(indices, values[kept], size, coalesced=False)
+
     def _without(
         self, dim: int, indices: Any, values: Any, sizes: tuple[int, ...], *, coalesced: bool
     ) -> Any:

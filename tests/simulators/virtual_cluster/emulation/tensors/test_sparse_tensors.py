@@ -83,6 +83,15 @@ show("unsqueeze within a row", dense.to_sparse(1).unsqueeze(2))
 show("both", sparse * dense.flip(0).to_sparse())
 show("where sparse", sparse * dense)
 show("sum", sparse.sum())
+for dim, places in ((0, [1, 0, 1]), (-1, [2, 2, 0])):
+    found = sparse.index_select(dim, torch.tensor(places, device=device))
+    print("form selected", found._nnz(), found.is_coalesced(), found.shape)
+    show("selected", found)
+show("selected within a row", dense.to_sparse(1).index_select(1, torch.tensor([2], device=device)))
+print("form shown", *str(sparse).replace(", device='cuda:0'", "").split())
+# A number that a transform copies is no tensor.
+for each in (torch.arange(3.0), torch.arange(3.0, device=device)):
+    print("form of numbers", torch.vmap(torch.func.grad(lambda x: x * 2.5))(each).shape)
 for summed in (sparse.sum(-1), torch.sparse.sum(sparse, -1), torch.sparse.sum(sparse, 0)):
     print("form summed", summed._nnz(), summed.shape, summed.is_coalesced())
 softmax = torch.sparse.log_softmax(sparse.detach().requires_grad_(), 1)
