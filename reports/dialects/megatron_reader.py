@@ -412,7 +412,7 @@ class MegatronReader:
         fields = read(ARGUMENTS, "framework", options) | self._graphs()
         main = options.text("--main-grads-dtype", ("fp32", "bf16")) or "fp32"
         # Megatron turns it on by itself where parameters have the range of fp32 but not its bits.
-        in_32_bits = training.precision != "fp16" and main == "fp32"
+        in_32_bits = not options.has("--fp16") and main == "fp32"
         fields.setdefault("accumulate_grads_fp32", in_32_bits)
         if options.has("--use-megatron-fsdp") and recipe.zero_stage < 2:
             fields["megatron_fsdp"] = True

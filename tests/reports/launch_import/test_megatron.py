@@ -92,6 +92,7 @@ def test_a_precision_aware_optimizer_keeps_remainders(arguments, states):
         ("--bf16", True),
         ("--bf16 --grad-reduce-in-bf16", False),
         ("--fp16", False),
+        ("--fp16 --fp8-format hybrid", False),
         ("--fp16 --accumulate-allreduce-grads-in-fp32", True),
         ("--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16", False),
     ],

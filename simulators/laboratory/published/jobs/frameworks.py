@@ -236,7 +236,7 @@ def _dated(name: str, statement: Statement, era: Era, gpu: Gpu) -> dict[str, obj
 def _megatron(statement: Statement, precision: str) -> dict[str, object]:
     """What Megatron-LM and what is built on it do whatever their year."""
     changes: dict[str, object] = {}
-    if precision == "fp16":
+    if precision == "fp16" or statement.says("scaled_loss"):
         changes["accumulate_grads_fp32"] = False
     if statement.label.get("test") == "ci" and statement.says("latent_attention"):
         # Megatron-LM's tests run deterministically, where fused latent attention fails.

@@ -43,6 +43,8 @@ def test_gradients_are_summed_in_fp32_only_with_bf16():
     label = "Megatron-LM (2023)"
     assert framework(framework=label, dtype="bf16").accumulate_grads_fp32
     assert not framework(framework=label, dtype="fp16").accumulate_grads_fp32
+    scaled = framework(framework=label, dtype="fp8", notes="fp16 weights with a loss scale")
+    assert not scaled.accumulate_grads_fp32
 
 
 @pytest.mark.parametrize(
