@@ -28,7 +28,7 @@ def warm_process(module: str, *arguments: str) -> list[str]:
 
 own_process.own_process = warm_process
 
-# Tests' workers leave no core free, and what a fork has priced is lost: a second search would price
-# it again, which is two CPU seconds in three of one that is small. Set before others import it.
+# Workers of tests leave no core free, and what a fork has priced is lost: of a second small search
+# it is two CPU seconds in three. Set before others import it.
 assert "trainscout.optimizer.bounding" not in sys.modules
 second_core.is_second_core = lambda: False
