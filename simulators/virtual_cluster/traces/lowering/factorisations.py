@@ -70,6 +70,10 @@ TABLE = {
     "aten._linalg_slogdet": _LU,
     "aten.linalg_qr": _QR,
     "aten.geqrf": _Method(1.5),
+    "aten.linalg_householder_product": _Method(1.5),
+    # By QR (LAPACK's gels), and by singular vectors, as ATen's LinearAlgebra.cpp.
+    "aten.linalg_lstsq": _QR,
+    "aten.linalg_pinv": _SINGULAR,
     "aten._linalg_eigh": _EIGEN,
     "aten._linalg_svd": _SINGULAR,
 }

@@ -152,6 +152,35 @@ def grouped_mm(op: Op) -> Lowered:
     return Lowered((kernel,), GROUPED_RULE)
 
 
+def euclidean_dist(op: Op) -> Lowered:
+    """``_euclidean_dist(a, b)``, what ``cdist`` is of many rows: one product, of rows lengthened by
+    their norms and ones, then its root (ATen's ``Distance.cpp``)."""
+    left, distances = tensor(op, 0), op.outputs[0]
+    *batch, rows, columns = distances.shape
+    found = gemm(op, rows, columns, left.shape[-1] + 2, precision(left), math.prod(batch))
+    rooted = Streaming(short_name(op), "elementwise", 4 * moved(op.outputs), 2)
+    return Lowered((*found.kernels, rooted), RULE) if found.kernels else FREE
+
+
+def matrix_exp(op: Op) -> Lowered:
+    """``linalg_matrix_exp(a)``: Taylor's polynomial of degree 18 takes five products (ATen's
+    ``compute_T18``, after Bader, Blanes and Casas 2019); of small norms, fewer."""
+    a = tensor(op, 0)
+    *batch, n, _ = a.shape
+    once = gemm(op, n, n, n, precision(a), math.prod(batch), "NN")
+    return Lowered(once.kernels * 5, RULE)
+
+
+def triangular(op: Op) -> Lowered:
+    """``linalg_solve_triangular(a, b)``: half of a product's operations."""
+    a, columns = tensor(op, 0), elements(op.outputs[0])
+    *batch, n, _ = a.shape
+    if not elements(a):
+        return FREE
+    columns //= math.prod(batch) * n
+    return gemm(op, n, columns, -(-n // 2), precision(a), math.prod(batch), "NN")
+
+
 def outer(op: Op) -> Lowered:
     """``addr`` and the like: writes a matrix from two vectors."""
     written = sum(elements(spec) * item_bytes(spec) for spec in op.outputs)
@@ -228,6 +257,9 @@ TABLE = {
     **named(matmul, "matmul"),
     **named(matrix_vector, "mv addmv dot vdot"),
     **named(outer, "addr"),
+    **named(euclidean_dist, "_euclidean_dist"),
+    **named(matrix_exp, "linalg_matrix_exp"),
+    **named(triangular, "linalg_solve_triangular"),
     **named(scaled_mm, "_scaled_mm _scaled_mm_v2"),
     **named(grouped_mm, "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2"),
     "bitsandbytes.gemm_4bit": gemm_4bit,

@@ -47,5 +47,8 @@ def test_reductions_read_what_is_left_of_the_matrix_for_each_column() -> None:
     assert read == pytest.approx(2 * 1024**3 / 3, rel=0.01)
     # Matrices of a batch follow each other, but for those of Cholesky.
     assert _kernel("linalg_qr", 4, 64, 64).launches == 4 * _kernel("linalg_qr", 64, 64).launches
+    # What is computed by a factorisation takes as long.
+    pinv, svd = (_kernel(name, 64, 64).launches for name in ("linalg_pinv", "_linalg_svd"))
+    assert pinv == svd
     alone = _kernel("linalg_cholesky_ex", 64, 64).launches
     assert _kernel("linalg_cholesky_ex", 4, 64, 64).launches == alone

@@ -88,6 +88,23 @@ def test_products(traced: Op, gemm: Gemm) -> None:
     assert lower(traced).rule == "gemm"
 
 
+@pytest.mark.parametrize(
+    ("name", "inputs", "made", "gemm", "times"),
+    [
+        ("_euclidean_dist", (t(8, 6), t(4, 6)), t(8, 4), (8, 4, 8), 1),
+        ("linalg_matrix_exp", (t(2, 8, 8),), t(2, 8, 8), (8, 8, 8), 5),
+        ("linalg_solve_triangular", (t(2, 8, 8), t(2, 8, 6)), t(2, 8, 6), (8, 6, 4), 1),
+    ],
+)
+def test_what_is_computed_by_products_is_priced_by_them(
+    name: str, inputs: tuple[TensorSpec, ...], made: TensorSpec, gemm: tuple[int, ...], times: int
+) -> None:
+    kernels = lower(op(f"aten.{name}.default", inputs, made)).kernels
+    products = [each for each in kernels if isinstance(each, Gemm)]
+    assert [(each.m, each.n, each.k) for each in products] == [gemm] * times
+    assert {each.batch for each in products} == {len(made.shape) - 1}
+
+
 def test_sums_outside_the_tensor_cores_are_gradients() -> None:
     arguments = (t(64, 32, dtype="float8_e5m2"), t(32, 16, dtype="float8_e4m3fn"), t(1), t(1))
     gemm = only(op("aten._scaled_mm.default", arguments, t(64, 16)))
