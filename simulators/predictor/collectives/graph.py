@@ -146,13 +146,15 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
     node_nics = cluster.nics_per_node * node_gpus / cluster.gpus_per_node
     nics_per_gpu = node_nics / node_gpus
     merged = max(1.0, nics_per_gpu)
+    plugin = transport(cluster.fabric)
     nics = math.ceil(ranks_per_node * min(1.0, nics_per_gpu))
+    if plugin.switched_nics is not None and cluster.nvswitch:
+        nics = min(nics, plugin.switched_nics)
     nic_gbs = cluster.nic_gbps / 8
     wanted = nics * merged * siblings
     share = min(1.0, node_nics / wanted) if wanted else 0.0
     generations = round(math.log2(gpu.pcie_bytes_per_s / (16 * GIGA)))
     pcie_gbs = tables.PCIE_GEN3_X16_GBS * 2.0**generations
-    plugin = transport(cluster.fabric)
     share *= plugin.nic_rate_share
     through_host = plugin.through_host_share and nic_gbs and cluster.cpu != "arm"
     carried = plugin.through_host_share * pcie_gbs / nic_gbs if through_host else math.inf

@@ -56,7 +56,8 @@ class Transport:
     of that all-to-alls get, whose GPUs also reach each other's NICs there. ``nic_rate_share`` is
     the part of a NIC's own rate that its driver carries for NCCL, ``unvalidated_share`` what of it
     a job gets on a network that nobody validated (``Cluster.oversubscription`` is None) if that is
-    more than what any host and switch carry.
+    more than what any host and switch carry. ``switched_nics`` is how many of a node's NICs the
+    rings of one communicator use where switches join its GPUs (None: all near its GPUs).
     """
 
     name: str
@@ -69,6 +70,7 @@ class Transport:
     exchange_share: float = 1.0
     nic_rate_share: float = 1.0
     unvalidated_share: float = 0.5
+    switched_nics: int | None = None
 
     def unvalidated(self, nic_gbps: float) -> float:
         """The part of NICs of that rate, in Gb/s, that counts on a network nobody validated: what

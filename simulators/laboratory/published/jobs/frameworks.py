@@ -238,6 +238,10 @@ def _megatron(statement: Statement, precision: str) -> dict[str, object]:
     changes: dict[str, object] = {}
     if precision == "fp16" or statement.says("scaled_loss"):
         changes["accumulate_grads_fp32"] = False
+    elif project_of(statement) == "megatron_deepspeed":
+        # DeepSpeed's pipelines all-reduce what its BF16 optimizer has (runtime/pipe/engine.py:
+        # _bf16_reduce_grads).
+        changes["allreduces_gradients"] = True
     if statement.label.get("test") == "ci" and statement.says("latent_attention"):
         # Megatron-LM's tests run deterministically, where fused latent attention fails.
         changes["attention"] = "unfused"

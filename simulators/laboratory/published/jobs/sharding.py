@@ -17,8 +17,9 @@ from .outcome import CannotReplayError
 _RECIPES_SHARD = 2024.7
 # Since then all of two dozen publications that say it of Megatron-LM shard the optimizer.
 _SHARDED_IN_MEGATRON = 2023.0
-# Until pull request 7515 of DeepSpeed bf16 without ZeRO was its BF16 optimizer's, which shards; in
-# pipelines it still is.
+# From pull request 1801 of DeepSpeed to 7515 bf16 without ZeRO was its BF16 optimizer's, which
+# shards; in pipelines it still is (runtime/engine.py: _do_optimizer_sanity_check).
+_SHARDED_BF16_IN_DEEPSPEED = 2022.3
 _UNSHARDED_BF16_IN_DEEPSPEED = 2025.65
 
 
@@ -43,15 +44,16 @@ def zero_stage(
         raise CannotReplayError(f"dist_optimizer={row.dist_optimizer} is not a known label")
     told = told or statement.facts.get("sharding")
     if told is None:
-        project, bf16 = project_of(statement), row.dtype.lower().startswith("bf16")
-        shards = recipes_shard(statement, era)
-        shards |= project == "megatron" and not era.before(_SHARDED_IN_MEGATRON)
-        unsharded = degrees.pp == 1 and not era.before(_UNSHARDED_BF16_IN_DEEPSPEED)
-        stage = int(shards or (project == "deepspeed" and bf16 and not unsharded))
+        shards = recipes_shard(statement, era) or _bf16_optimizer(row, statement, era, degrees)
+        shards |= project_of(statement) == "megatron" and not era.before(_SHARDED_IN_MEGATRON)
+        stage = int(shards)
         words = "the optimizer's states, as in most runs of the software" if stage else "none"
         assumed.append(f"optimizer sharding not published: {words}")
         return stage
     stage = int(told[0])
+    if not stage and _bf16_optimizer(row, statement, era, degrees):
+        assumed.append("bf16 without ZeRO: DeepSpeed's BF16 optimizer, which shards its states")
+        return 1
     # NeMo AutoModel where ranks have experts of their own (MoEParallelizerConfig).
     keeps = statement.label.get("project") == "automodel" and given(row.ep, 1) > 1
     if stage == 3 and (keeps or statement.says("parameters_stay")):
@@ -60,6 +62,15 @@ def zero_stage(
         assumed.append(f"{label} under pipeline parallelism replayed as a sharded optimizer")
         return 1
     return stage
+
+
+def _bf16_optimizer(row: Row, statement: Statement, era: Era, degrees: Degrees) -> bool:
+    """Whether without ZeRO a row's optimizer is DeepSpeed's for bf16."""
+    if project_of(statement) not in ("deepspeed", "megatron_deepspeed"):
+        return False
+    later = degrees.pp == 1 and not era.before(_UNSHARDED_BF16_IN_DEEPSPEED)
+    bf16 = row.dtype.lower().startswith("bf16")
+    return bf16 and not later and not era.before(_SHARDED_BF16_IN_DEEPSPEED)
 
 
 def sharding_group(

@@ -34,6 +34,13 @@ def gradient_bytes_per_parameter(job: Job) -> int:
     return 4 if job.accumulates_fp32 or job.keeps_fp32 else 2
 
 
+def _reduced_bytes(job: Job) -> int:
+    """Bytes that a gradient travels as: of fp32 ones that DeepSpeed flattens a 16-bit copy
+    (``allreduce_bucket``: ``tensor.to(communication_data_type)``)."""
+    size = gradient_bytes_per_parameter(job)
+    return min(size, parameter_bytes(job)) if job.framework.flattens_gradients else size
+
+
 def bucket_parameters(job: Job) -> int | None:
     """Parameters per communication bucket; None: everything at hand goes in one call.
 
@@ -84,7 +91,7 @@ class Transfer:
         alone, in_fp32 = gathers_alone(job), framework.reduce_grads_fp32
         return cls(
             sharded=recipe.zero_stage >= (3 if framework.allreduces_gradients else 1),
-            gradient_bytes=4 if in_fp32 else gradient_bytes_per_parameter(job),
+            gradient_bytes=4 if in_fp32 else _reduced_bytes(job),
             parameter_bytes=parameter_bytes(job),
             bucket=bucket_parameters(job),
             gathers_frozen=recipe.zero_stage == 3,

@@ -42,6 +42,9 @@ def test_gradients_may_travel_wider_than_they_are_kept() -> None:
     kept = make_job(TINY, training={"accumulate_grads_fp32": True})
     assert Transfer.of(narrow).gradient_bytes == 2
     assert Transfer.of(wide).gradient_bytes == Transfer.of(kept).gradient_bytes == 4
+    # Or narrower: what DeepSpeed flattens it reduces as a copy in 16 bits.
+    flat = replace(kept, framework=replace(kept.framework, flattens_gradients=True))
+    assert Transfer.of(flat).gradient_bytes == 2
     assert build_workload(wide) == build_workload(narrow)
 
 

@@ -48,6 +48,15 @@ def test_gradients_are_summed_in_fp32_only_with_bf16():
 
 
 @pytest.mark.parametrize(
+    ("year", "dtype", "whole"), [(2023, "fp16", False), (2023, "bf16", True), (2024, "fp16", True)]
+)
+def test_deepspeed_s_pipelines_reduce_whole_gradients(year, dtype, whole):
+    found = framework(framework=f"Megatron-DeepSpeed ({year})", dtype=dtype)
+    assert found.allreduces_gradients == whole
+    assert not framework(framework=f"Megatron-LM ({year})", dtype=dtype).allreduces_gradients
+
+
+@pytest.mark.parametrize(
     ("label", "notes", "kept"),
     [
         # fp32 gradients, half of the master weights, segments that grow in place.

@@ -68,6 +68,25 @@ def test_as_much_of_the_optimizer_is_on_the_host_as_is_said_of_megatron_s():
     assert told not in stated.assumptions
 
 
+@pytest.mark.parametrize(
+    ("label", "dtype", "pp", "sharded"),
+    [
+        ("Megatron-DeepSpeed (August 2024)", "bf16", 2, True),
+        ("Megatron-DeepSpeed (August 2024)", "fp16", 2, False),
+        ("Megatron-DeepSpeed (2021)", "bf16", 2, False),
+        ("DeepSpeed, 2024", "bf16", 1, True),
+        ("Megatron-DeepSpeed (2026)", "bf16", 1, False),
+        ("Megatron-DeepSpeed (2026)", "bf16", 2, True),
+        ("Megatron-LM (2024)", "bf16", 2, False),
+    ],
+)
+def test_bf16_without_zero_is_sharded_in_deepspeed(label, dtype, pp, sharded):
+    cells = {"framework": label, "dtype": dtype, "dist_optimizer": "zero0", "grad_overlap": None}
+    outcome = replayable(**cells, tp=1, sp=0, pp=pp, dp=64 // pp)
+    assert outcome.job.recipe.zero_stage == sharded
+    assert any("BF16 optimizer" in text for text in outcome.assumptions) == sharded
+
+
 def test_fsdp_overlaps_under_a_pipeline_too():
     recipe = replayable(dist_optimizer="fsdp", grad_overlap=None).job.recipe
     assert (recipe.pp, recipe.zero_stage) == (2, 1)
