@@ -153,6 +153,10 @@ class Framework:
     cast for each micro-batch where they are multiplied; their gradients are cast back, and the
     residual stream, norms and the loss are fp32. Frozen weights, ZeRO and pipelines have 16-bit
     ones."""
+    autocast_throughout: bool = False
+    """Pipelines and a sharded optimizer have fp32 weights under ``autocast``, too, and linear
+    layers that are not Transformer Engine's add fp32 biases to 16-bit products, which makes fp32
+    (Megatron-Core)."""
     fp32_adapters: bool = False
     """Adapters that no ZeRO shards are in fp32 beside 16-bit weights, and so is what they read
     (PEFT since 0.12); under ``autocast`` both are cast back for each product."""

@@ -196,9 +196,12 @@ class Job:
         recipe, shards = self.recipe, self.framework.autocast_shards
         if not self.framework.autocast or self.precision not in ("bf16", "fp16"):
             return False
-        whole = self._keeps_whole_weights or (recipe.zero_stage == 3 and shards)
         trained = self.training.trains_weights or shards
-        return whole and trained and OPTIMIZERS[self.optimizer].has_copy and recipe.pp == 1
+        copied = trained and OPTIMIZERS[self.optimizer].has_copy
+        if self.framework.autocast_throughout:
+            return copied and recipe.zero_stage < 3
+        whole = self._keeps_whole_weights or (recipe.zero_stage == 3 and shards)
+        return copied and whole and recipe.pp == 1
 
     @property
     def keeps_fp32_adapters(self) -> bool:
@@ -209,9 +212,14 @@ class Job:
 
     @property
     def fp32_outputs(self) -> bool:
-        """Whether 16-bit layers of packed weights make fp32 (``Framework.fp32_beside_packed``)."""
+        """Whether 16-bit layers make fp32: those of packed weights
+        (``Framework.fp32_beside_packed``) or with fp32 biases (``autocast_throughout``)."""
+        framework = self.framework
+        own = framework.autocast_throughout and not framework.transformer_engine
+        if own and self.autocasts and self.model.linear_bias:
+            return True
         packed = self.frozen_weights != "16bit" and self.recipe.zero_stage < 3
-        return self.framework.fp32_beside_packed and packed and self.precision in ("bf16", "fp16")
+        return framework.fp32_beside_packed and packed and self.precision in ("bf16", "fp16")
 
     @property
     def _keeps_whole_weights(self) -> bool:

@@ -242,7 +242,7 @@ class Shard:
     @property
     def boundary_bytes(self) -> int:
         """What a stage sends to the next for a micro-batch."""
-        return self.local_tokens * self.model.residual_width * self.element_bytes
+        return self.local_tokens * self.model.residual_width * self.stream_bytes
 
     @property
     def head_rows(self) -> int:

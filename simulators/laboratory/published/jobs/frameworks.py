@@ -245,6 +245,10 @@ def _megatron(statement: Statement, precision: str) -> dict[str, object]:
     if statement.label.get("test") == "ci" and statement.says("latent_attention"):
         # Megatron-LM's tests run deterministically, where fused latent attention fails.
         changes["attention"] = "unfused"
+    if statement.says("autocast", "fp32"):
+        # Scripts of one's own around Megatron-Core: its configuration fuses nothing unless told
+        # (transformer_config.py, model_parallel_config.py), as Megatron-LM's arguments do.
+        changes |= {"fusion": "eager", "fused_wgrad": False}
     if statement.says("local_layers"):
         # Products with a softmax between them (core/transformer/dot_product_attention.py).
         changes |= {"attention": "unfused", "transformer_engine": 0}

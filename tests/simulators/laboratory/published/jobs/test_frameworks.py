@@ -221,6 +221,12 @@ def test_deepspeed_s_experts_are_those_of_transformers_of_the_year(dated, facts)
     assert (found.loops_experts, found.stacks_experts, found.written_dispatch) == facts
 
 
+def test_scripts_around_megatron_core_that_autocast_fuse_nothing():
+    notes = "autocast to bf16 over fp32 weights"
+    found = framework(framework="Megatron-LM (2026)", notes=notes)
+    assert (found.autocast, found.fusion, found.fused_wgrad) == (True, "eager", False)
+
+
 def test_a_deterministic_mode_is_told():
     statement = replayable(notes="deterministic mode")
     assert any("deterministic" in text for text in statement.assumptions)

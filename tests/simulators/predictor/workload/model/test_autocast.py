@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,6 +48,16 @@ def job(training: dict[str, Any] | None = None, **recipe: Any) -> Job:
 )
 def test_weights_are_fp32_where_nothing_shards_or_freezes_them(here: Job, holds: bool) -> None:
     assert here.autocasts == holds
+
+
+def test_megatron_core_autocasts_throughout_and_adds_fp32_biases() -> None:
+    here = job({"autocast_throughout": True}, zero_stage=1, pp=2)
+    biased = replace(here, model=replace(here.model, linear_bias=True))
+    fused = replace(biased, framework=replace(biased.framework, transformer_engine=2))
+    whole = job({"autocast_throughout": True}, zero_stage=3)
+    found = [(each.autocasts, each.fp32_outputs) for each in (here, biased, fused, whole)]
+    assert found == [(True, False), (True, True), (True, False), (False, False)]
+    assert Shard.of(here).boundary_bytes == 2 * Shard.of(job(pp=2)).boundary_bytes
 
 
 def test_a_rank_keeps_sixteen_bytes_of_a_parameter_and_no_copy() -> None:
