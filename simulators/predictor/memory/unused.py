@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from trainscout.simulators.predictor.question.framework import EAGER_LOSSES
+from trainscout.simulators.predictor.question.framework_choices import EAGER_LOSSES
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,

@@ -9,28 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .errors import InputError, require_choice, require_positive, require_whole
+from .framework_choices import CHOICES, LACKS
 from .schedules import OWN, SCHEDULES
 from .training import QUANTISED
-
-ATTENTION_KERNELS = ("flash", "flash2", "flash1", "flash1_triton", "unfused")
-FUSIONS = ("fused", "compiled", "eager")
-PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
-GRADIENT_BUCKETS = ("none", "backward", "gradient")
-MASKS = ("", "sequence", "micro_batch")
-WRITTEN_DISPATCHES = ("", "half", "atomic", "fp32")
-ROTATIONS = ("halves", "pairs", "complex", "packed")
-DELTA_RULES = ("fused", "rows", "solved")
-HOST_OPTIMIZERS = ("none", "pipelined", "serial")
-MOMENTS_8BIT = ("none", "layers", "all")
-EAGER_LOSSES = ("eager", "shifted")
-CROSS_ENTROPIES = (
-    *("in_place", "pieces", "compiled", "returned", "fp32", "fp32_in_place", "copies"),
-    *(*EAGER_LOSSES, "uncast"),
-)
-LACKS = (
-    *("experts", "latent_attention", "multi_token_prediction", "fp8", "quantised_weights"),
-    "several_packs",
-)
 
 
 @dataclass(frozen=True)
@@ -461,17 +442,8 @@ class Framework:
 
     def check(self) -> None:
         """Refuse what does not exist."""
-        require_choice("framework.attention", self.attention, ATTENTION_KERNELS)
-        require_choice("framework.fusion", self.fusion, FUSIONS)
-        require_choice("framework.rope", self.rope, ROTATIONS)
-        require_choice("framework.pipeline_buffers", self.pipeline_buffers, PIPELINE_BUFFERS)
-        require_choice("framework.gradient_bucket", self.gradient_bucket, GRADIENT_BUCKETS)
-        require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
-        require_choice("framework.masked_dispatch", self.masked_dispatch, MASKS)
-        require_choice("framework.written_dispatch", self.written_dispatch, WRITTEN_DISPATCHES)
-        require_choice("framework.delta_rule", self.delta_rule, DELTA_RULES)
-        require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
-        require_choice("framework.moments_8bit", self.moments_8bit, MOMENTS_8BIT)
+        for name, choices in CHOICES.items():
+            require_choice(f"framework.{name}", getattr(self, name), choices)
         numbers = ("ddp_bucket_mib", "attention_block", "transformer_engine")
         for name in (*numbers, "optimizer_operations"):
             require_whole(f"framework.{name}", getattr(self, name), least=0)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from trainscout.simulators.predictor.question.experts import Moe
-from trainscout.simulators.predictor.question.framework import EAGER_LOSSES, Framework
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.framework_choices import EAGER_LOSSES
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
