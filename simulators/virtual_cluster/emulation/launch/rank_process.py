@@ -59,6 +59,7 @@ from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read
 from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
 from .installation import how_to_install
+from .missing_data import how_to_bring
 from .prepared import ended_with, fork_rank, preload_modules
 from .programs import STARTUP, Programs, put_first, run_main, waits_for_program
 from .ranks_before import RanksBefore
@@ -221,6 +222,9 @@ def run_script(options: RankOptions, state: RankState) -> int:
         if gap is None:
             if any(words in told for words in _NO_SUCH_GPU):
                 _say("the script asks for a GPU that its node lacks: --world-size N gives it N")
+            if advice := how_to_bring(error):
+                _say(advice)
+                return FAILURE
             if advice := how_to_install(error):
                 _say(advice)
             _say_lost(error)

@@ -153,8 +153,8 @@ def grouped_mm(op: Op) -> Lowered:
 
 
 def euclidean_dist(op: Op) -> Lowered:
-    """``_euclidean_dist(a, b)``, what ``cdist`` is of many rows: one product, of rows lengthened by
-    their norms and ones, then its root (ATen's ``Distance.cpp``)."""
+    """``_euclidean_dist(a, b)``, what ``cdist`` is of many rows: one product, of rows lengthened
+    by their norms and ones, then its root (ATen's ``Distance.cpp``)."""
     left, distances = tensor(op, 0), op.outputs[0]
     *batch, rows, columns = distances.shape
     found = gemm(op, rows, columns, left.shape[-1] + 2, precision(left), math.prod(batch))

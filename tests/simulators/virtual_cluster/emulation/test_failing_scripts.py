@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate_text
 from trainscout.simulators.virtual_cluster.emulation.launch.installation import how_to_install
+from trainscout.simulators.virtual_cluster.emulation.launch.missing_data import how_to_bring
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 # Its own ``print`` is silent on most ranks.
 GAP = """
@@ -192,6 +195,7 @@ def test_a_guarded_import_that_failed_is_named(
         ("fla.ops", "flash-linear-attention"),
         ("some_other", "some-other"),
         ("jaraco.text.layouts", "jaraco-text"),
+        ("pkg_resources", "'setuptools<81'"),
     ],
 )
 def test_packages_that_are_named_otherwise(
@@ -211,3 +215,31 @@ def test_what_the_script_brings_itself_is_not_looked_for_elsewhere(
     monkeypatch.chdir(tmp_path)
     line = how_to_install(ModuleNotFoundError("", name="own_trainer.data"))
     assert line == f"own_trainer is the script's own: run with PYTHONPATH={tmp_path / 'src'}"
+
+
+def test_what_the_net_did_not_bring_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def unreached(*_: object) -> None:
+        raise URLError("no such name")
+
+    def load_model(repo_id: str) -> None:
+        try:
+            unreached()
+        except URLError:
+            raise OSError("weights are missing")  # noqa: B904
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.hub.urlopen", unreached)
+    kept = str(tmp_path / "weights.pth")
+    cases: tuple[tuple[Callable[[], object], str | None], ...] = (
+        (lambda: load_model("someone/model"), f"a folder {tmp_path / 'someone/model'} is taken"),
+        (lambda: torch.hub.download_url_to_file("http://a/b", kept), f"any values, as {kept}"),
+        (lambda: torch.hub.download_url_to_file("http://a/b", kept, "8f2c"), "checksum"),
+        (lambda: Path("not_there").read_bytes(), None),
+    )
+    for load, stated in cases:
+        with pytest.raises(OSError, match=r"missing|[Nn]o such") as raised:
+            load()
+        line = how_to_bring(raised.value)
+        assert line is None if stated is None else stated in str(line)
