@@ -361,7 +361,15 @@ class Answers:
                 return result
         except (TypeError, _Unkeyed):
             key = None
+        name = func._schema.name
+        in_place = name.endswith("_") and "resize" not in name
+        written = args[0] if in_place and isinstance(args[0], torch.Tensor) else None
+        size = None if written is None else written.shape
         self._mode.dispatch(func, types, args, kwargs)
+        if written is not None and written.shape != size:
+            # Some of torch's rules let it grow in place, which kernels refuse.
+            sizes = f"{list(size or ())} doesn't match the broadcast shape {list(written.shape)}"
+            raise RuntimeError(f"output with shape {sizes}")
         if key is not None:
             self._known[key] = ()
         return result

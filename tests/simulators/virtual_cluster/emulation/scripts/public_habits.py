@@ -1,5 +1,6 @@
 """What public training scripts do besides training: each line stopped one of them once."""
 
+import contextlib
 import copy
 import itertools
 import os
@@ -153,6 +154,8 @@ def train(local_rank, node):
     unused(torch.ones(2, 4, device=device)).sum().backward()
     noise = torch.randn(6, 4, device=device)
     assert (noise.sigmoid() >= 0).all()
+    with contextlib.suppress(RuntimeError):  # Which does not fit, in place.
+        raise SystemExit(noise[:, :1].clone().eq_(noise).shape)
     assert kept_rows(noise).shape == (3, 4)
     assert torch.ops.habits.twice(noise).shape == (12, 4)  # Nothing but running them tells.
     assert torch.ops.habits.thrice(noise).shape == (18, 4)
