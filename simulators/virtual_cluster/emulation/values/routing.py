@@ -168,6 +168,11 @@ def _sort(call: Call) -> Sequence[Shadow | None]:
 def _scatter(call: Call) -> Sequence[Shadow | None]:
     tensor, index = call.args[0], call.argument("index")
     chosen = call.get(index)
+    accumulates = "add" in call.name or call.argument("reduce") == "sum"
+    dim = call.dim(tensor)
+    if chosen is None and accumulates and 0 < (number := tensor.shape[dim]) <= MOST_EXPERTS:
+        # Edges by their atom, where nobody knows which: evenly many, and none is lost.
+        chosen = Categories(number, plain.full((1,), 1 / number, dtype=torch.float64))
     if not isinstance(chosen, Categories):
         return in_full_if_written_over(call) or [None]
     source = call.argument("src", call.argument("value"))
@@ -175,8 +180,6 @@ def _scatter(call: Call) -> Sequence[Shadow | None]:
         shadow = call.get(source)
     else:
         shadow = Known(plain.full((1,) * tensor.dim(), source), Grade.EXACT)
-    accumulates = "add" in call.name or call.argument("reduce") == "sum"
-    dim = call.dim(tensor)
     return [scattered(tensor, call.get(tensor), dim, index, chosen, shadow, accumulates)]
 
 
@@ -311,6 +314,7 @@ ROUTING_RULES: dict[str, Rule] = {
     "argmin": best,
     **dict.fromkeys(("sort", "argsort"), _sort),
     **dict.fromkeys(("scatter", "scatter_", "scatter_add", "scatter_add_"), _scatter),
+    **dict.fromkeys(("scatter_reduce", "scatter_reduce_"), _scatter),
     **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _index_put),
     "histc": _histc,
     "cumsum": _running_sum,

@@ -150,6 +150,16 @@ def test_selected_tokens_are_as_many_as_the_mask_has_ones() -> None:
     assert {size.grade for size in rank.sizes} == {"expected"}
 
 
+def test_edges_counted_by_atom_are_as_many_as_there_are() -> None:
+    rank = FakeRank()
+    with rank:
+        atom_of_edge = rank.unknown(1000, dtype=torch.int64)
+        ones = torch.ones(1000, dtype=torch.int64)
+        counts = torch.zeros(18, dtype=torch.int64).scatter_reduce(0, atom_of_edge, ones, "sum")
+        assert sorted(rank.read(counts)) == [55] * 8 + [56] * 10
+        assert torch.repeat_interleave(torch.arange(18), counts).shape == (1000,)
+
+
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_tokens_that_chose_an_expert_at_all_are_as_many_as_their_weights(number: int) -> None:
     rank = FakeRank()
