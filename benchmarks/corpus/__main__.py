@@ -144,7 +144,9 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
         first = _scripts(each for each in tried if not each["first"])
         now = _scripts(each for each in tried if not each["now"])
         number = _scripts(tried)
-        counts = f"{number} | {first} ({first / number:.0%}) | {now} ({now / number:.0%})"
+        counts = f"{number} | " + " | ".join(
+            f"{passed} ({passed / number:.0%})" if number else "0" for passed in (first, now)
+        )
         rest = f"{_scripts(others)} | {_scripts(unreached)}"
         samples.append(f"| {day} | {len(numbers)} | {counts} | {rest} |\n")
         for each in others:
