@@ -257,18 +257,22 @@ def _megatron(statement: Statement, precision: str) -> dict[str, object]:
 
 def _gates(row: Row, statement: Statement, era: Era) -> dict[str, object]:
     """RMSNorm, rotary positions and SwiGLU of Megatron-LM before it had kernels for them, and
-    where they are not asked for: Megatron-Bridge's library does for other models than Qwen's."""
+    where Megatron-Bridge's library does not ask for them."""
     project = project_of(statement)
     own = project == "megatron" and not row.num_experts and not statement.says("norm", "fused")
     if own and row.gated_mlp and era.before(_SINCE["core_models_in_megatron"]):
         return {"fusion": "eager", "fused_norm": False}
     old = project == "megatron" and era.before(_SINCE["fused_gates_in_megatron"])
-    unasked = is_library(statement) and "qwen" in row.model.lower()
+    library = is_library(statement)
+    unasked = library and any(name in row.model.lower() for name in _SINCE["unfused_in_bridge"])
     eager = old or unasked or project == "megatron_deepspeed"
     if eager and row.gated_mlp:
-        # Nor is Qwen's loss Transformer Engine's there (cross_entropy_fusion_impl: native).
+        # Nor is their loss Transformer Engine's there (cross_entropy_fusion_impl: native).
         loss: dict[str, object] = {"cross_entropy": "fp32"} if unasked else {}
         return {"fusion": "eager", **loss}
+    if library:
+        asked = any(name in row.model.lower() for name in _SINCE["fused_rope_in_bridge"])
+        return {"fused_rope": asked}
     # Positions alone had no kernel where the MLP is a fused bias and GELU.
     return {"rope": "complex"} if old else {}
 

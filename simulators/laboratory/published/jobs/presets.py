@@ -89,8 +89,9 @@ def is_bridge(statement: Statement) -> bool:
 
 def is_library(statement: Statement) -> bool:
     """Whether the row ran the recipes of Megatron-Bridge's library: it names a release of the
-    package, or no edition or date at all. Those for performance come with an edition of NeMo's
+    package, or no edition nor month. Those for performance come with an edition of NeMo's
     container, and set what the library's leave: 16-bit gradients, fused routers and rotary
     positions, balanced experts (``perf_recipes/_common.py`` against ``recipes/common.py``)."""
     label = statement.label
-    return is_bridge(statement) and ("bridge_release" in label or len(label) == 1)
+    undated = set(label) <= {"project", "year"}
+    return is_bridge(statement) and ("bridge_release" in label or undated)

@@ -43,6 +43,10 @@ def zero_stage(
     if label and told is None:
         raise CannotReplayError(f"dist_optimizer={row.dist_optimizer} is not a known label")
     told = told or statement.facts.get("sharding")
+    if told is None and statement.says("megatron_fsdp") and recipes_shard(statement, era):
+        # data_parallel_sharding_strategy of Megatron-Bridge's recipes/common.py.
+        told = "3"
+        assumed.append("what Megatron-FSDP shards not published: all, as in its recipes")
     if told is None:
         shards = recipes_shard(statement, era) or _bf16_optimizer(row, statement, era, degrees)
         shards |= project_of(statement) == "megatron" and not era.before(_SHARDED_IN_MEGATRON)

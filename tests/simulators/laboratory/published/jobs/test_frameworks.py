@@ -312,12 +312,27 @@ def test_parameters_in_8_bits_are_what_recipes_of_the_time_set(label, notes, kep
         ("Megatron-Bridge 0.2.0", "Qwen3-8B", "eager"),
         ("Megatron-Bridge 0.2.0", "Llama-3-8B", "fused"),
         ("Megatron-Bridge (NeMo 26.02)", "Qwen3-8B", "fused"),
+        # A year is no edition of those for performance.
+        ("Megatron-Bridge (2026)", "OLMoE-1B-7B", "eager"),
     ],
 )
-def test_megatron_bridge_s_library_asks_for_no_kernels_of_qwen_s_parts(label, model, fusion):
+def test_megatron_bridge_s_library_asks_for_no_kernels_of_some_models_parts(label, model, fusion):
     software = framework(framework=label, model=model, gated_mlp=1)
     assert software.fusion == fusion
     assert software.cross_entropy == ("in_place" if fusion == "fused" else "fp32")
+
+
+@pytest.mark.parametrize(
+    ("label", "model", "fused"),
+    [
+        ("Megatron-Bridge 0.4.2", "DeepSeek-V3", False),
+        ("Megatron-Bridge 0.4.2", "Llama-3-8B", True),
+        ("Megatron-Bridge (NeMo 26.04)", "DeepSeek-V3", True),
+    ],
+)
+def test_megatron_bridge_s_library_turns_few_models_positions_by_a_kernel(label, model, fused):
+    software = framework(framework=label, model=model, gated_mlp=1)
+    assert (software.fusion, software.fused_rope) == ("fused", fused)
 
 
 def test_lightnings_trainer_runs_modules_of_its_own():

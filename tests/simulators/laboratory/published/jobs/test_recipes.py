@@ -87,6 +87,13 @@ def test_bf16_without_zero_is_sharded_in_deepspeed(label, dtype, pp, sharded):
     assert any("BF16 optimizer" in text for text in outcome.assumptions) == sharded
 
 
+def test_megatron_fsdp_shards_all_in_bridge_s_recipes():
+    cells = {"dist_optimizer": "", "notes": "Megatron-FSDP", "pp": 1, "tp": 1, "sp": 0, "dp": 64}
+    assert replayable(framework="Megatron-Bridge (2026)", **cells).job.recipe.zero_stage == 3
+    # Megatron-LM's own flag shards nothing until told (--data-parallel-sharding-strategy).
+    assert replayable(framework="Megatron-LM (2026)", **cells).job.recipe.zero_stage == 1
+
+
 def test_fsdp_overlaps_under_a_pipeline_too():
     recipe = replayable(dist_optimizer="fsdp", grad_overlap=None).job.recipe
     assert (recipe.pp, recipe.zero_stage) == (2, 1)
