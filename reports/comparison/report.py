@@ -58,7 +58,7 @@ def comparison_report(
     """
     first, difference = comparison.first, comparison.difference
     parts: list[RenderableType] = [
-        Text(format_question(first.job), style="bold"),
+        Text(format_question(first.job, assumed), style="bold"),
         Text(),
         _recipes([first] if difference is None else [first, difference.other]),
         Text(),

@@ -14,7 +14,11 @@ from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.hub_names import shipped_model
-from trainscout.reports.dialects.environment import read_environment, software_of
+from trainscout.reports.dialects.environment import (
+    read_environment,
+    software_of,
+    writes_scores,
+)
 from trainscout.reports.dialects.megatron_core import FP8, QUANTISED_PARAMETERS
 from trainscout.reports.dialects.megatron_hybrid import PATTERN, read_chunks, read_layers
 from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
@@ -418,7 +422,7 @@ class MegatronReader:
             fields["megatron_fsdp"] = True
         backends = ("flash", "fused", "unfused", "local", "auto")
         backend = options.text("--attention-backend", backends)
-        if backend in ("unfused", "local"):
+        if backend in ("unfused", "local") or writes_scores(self.environment):
             fields["attention"] = "unfused"
         elif backend is not None and base.attention == "unfused":
             fields["attention"] = "flash"

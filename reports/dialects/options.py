@@ -81,8 +81,8 @@ def words_of_table(table: Mapping[str, Any], prefix: str = "--") -> list[str]:
 
 class Options:
     """``--name value ...`` and ``--name=value`` as a framework's parser takes them; the last of
-    equal names counts. Reading an option marks it as used; ``notes`` and ``assumed`` (argument,
-    and what is assumed instead) collect what is worth saying on the way.
+    equal names counts. Reading an option marks it as used; ``notes``, ``assumed`` (argument,
+    and what is assumed instead) and ``without_effect`` collect what is worth saying on the way.
 
     ``older`` maps other names to what they are called here, and to the value that they stand for
     (None: their own). ``defaults`` are values of what is not given, ``taken`` those asked for."""
@@ -97,6 +97,7 @@ class Options:
         self.taken: dict[str, str] = {}
         self.notes: list[str] = []
         self.assumed: list[tuple[str, str]] = []
+        self.without_effect: list[str] = []
         self._values: dict[str, list[str]] = {}
         self._used: set[str] = set()
         self._valued: set[str] = set()
@@ -250,7 +251,7 @@ class Options:
             for name in names
             if name not in no_effect
         }
-        unaffected: list[str] = []
+        unaffected = list(self.without_effect)
         unmodelled = list(self.assumed)
         unknown = [Unknown(word, None) for word in self._stray]
         names = [name for name in (*no_effect, *not_modelled, *unread) if "*" not in name]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.reports.dialects.automodel_reader import AutomodelReader, is_automodel
-from trainscout.reports.dialects.environment import VARIABLES
+from trainscout.reports.dialects.environment import FAMILIES, VARIABLES
 from trainscout.reports.dialects.fine_tuning import (
     AUTOMODEL,
     MEGATRON_SWIFT,
@@ -186,7 +186,9 @@ def _reader(command: Command, script: Script, source: str) -> Reader:
     if own:
         script.not_followed.append(f"{shown(own[0])}, the script's own arguments")
         arguments = [word for word in arguments if word not in own]
-    exported = {name: value for name in VARIABLES if (value := _set(script, command, name))}
+    own_names = (*script.variables.names(), *command.environment)
+    names = (*VARIABLES, *(name for name in own_names if name.startswith(FAMILIES)))
+    exported = {name: value for name in names if (value := _set(script, command, name))}
     if _is_torchtitan(command):
         return TorchTitanReader(with_configuration(arguments, source), exported)
     started = tool_started(command)
@@ -354,10 +356,15 @@ def _cluster(count: GpuCount, base: Cluster, reader: Reader, stated: Collection[
     if count.in_sight > 1:
         layers = f"layers in a row over the {count.in_sight} GPUs of one process (device_map)"
         reader.options.assume(layers, "one GPU has them all")
+    started = (count.nodes or 0) * (count.per_node or 0) or count.total
+    if not {"cluster", "gpus"} & set(stated):
+        reader.options.note(
+            f"on which GPUs is not said: those of cluster={base.name} are assumed "
+            f"(gpus={started or base.num_gpus}xH100 or cluster= to change it)"
+        )
     if {"cluster.num_nodes", "cluster.gpus_per_node"} & set(stated):
         return base
     if "gpus" in stated:
-        started = (count.nodes or 0) * (count.per_node or 0) or count.total
         if started and started != base.num_gpus:
             reader.options.note(f"it starts {started} GPUs: the {base.num_gpus} of gpus= count")
         return base

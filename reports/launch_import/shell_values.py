@@ -60,6 +60,10 @@ class Variables:
             return [self._environment[name]]
         return None
 
+    def names(self) -> list[str]:
+        """What the script has set."""
+        return list(self._set)
+
     def text(self, name: str) -> str | None:
         """The value of a plain variable, or an array's first element."""
         found = self.elements(name)

@@ -71,7 +71,7 @@ def explain(config: DictConfig) -> int:
     assumed = assumed_fields(config, plan.question)
     if plan.imported is not None:
         # What a launch says of its length is seldom just what is assumed of others.
-        assumed &= unchanged_fields(plan.question)
+        assumed &= unchanged_fields(plan.question) | {"cluster"}
     parts.append(
         comparison_report(
             comparison,

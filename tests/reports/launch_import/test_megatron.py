@@ -368,6 +368,25 @@ def test_variables_of_nccl_and_the_allocator(tmp_path):
     assert "TORCH_NCCL_BLOCKING_WAIT=1" in dict(imported.reading.not_modelled)
 
 
+def test_every_variable_of_a_library_is_accounted_for(tmp_path):
+    text = "export NVTE_FUSED_ATTN=0 NVTE_FLASH_ATTN=0 NCCL_NVLS_ENABLE=0 NCCL_CROSS_NIC=1\n"
+    text += f"NCCL_DEBUG=WARN NCCL_IB_DISABLE=0 torchrun pretrain_gpt.py {SHAPE}"
+    imported = read_written(tmp_path, text)
+    assert imported.question.framework.attention == "unfused"
+    assert set(dict(imported.reading.not_modelled)) == {"NCCL_NVLS_ENABLE=0", "NCCL_CROSS_NIC=1"}
+    assert {"NCCL_DEBUG=WARN", "NCCL_IB_DISABLE=0"} <= set(imported.reading.no_effect)
+
+
+def test_gpus_that_nobody_says_are_said_to_be_assumed(tmp_path):
+    text = f"torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py {SHAPE}"
+    (note,) = (
+        each for each in read_written(tmp_path, text).reading.notes if "assumed" in each
+    )
+    assert "gpus=16xH100" in note
+    asked = read(written(tmp_path, text), stated=("cluster",)).reading.notes
+    assert not any("assumed" in each for each in asked)
+
+
 def test_whether_switches_sum_is_the_clusters(tmp_path):
     asked = "NCCL_COLLNET_ENABLE=1 torchrun pretrain_gpt.py --use-sharp " + SHAPE
     assumed = dict(read_written(tmp_path, asked).reading.not_modelled)
