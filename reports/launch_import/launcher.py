@@ -21,8 +21,9 @@ from trainscout.reports.dialects.options import is_known
 from trainscout.reports.launch_import.shell import Command, Script
 from trainscout.simulators.predictor.question.errors import InputError
 
+_TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _LAUNCHER_NAMES = (
-    *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+    *_TORCHRUN,
     *("deepspeed", "accelerate", "trl", "tune", "automodel"),
 )
 _NODES = ("--nnodes", "--num_nodes", "--num_machines")
@@ -108,6 +109,9 @@ def gpu_count(command: Command, script: Script, text: str) -> GpuCount:
             in_sight = seen or 1
         per_node = per_node or (1 if tool in (SWIFT, MEGATRON_SWIFT) else seen)
         nodes = nodes or (1 if per_node else None)
+    named = [_name(word.partition("=")[0]) for word in command.words]
+    if per_node and {*named} & {*_TORCHRUN} and not {"--nnodes"} & {*named}:
+        nodes = nodes or 1  # its default
     processes = _first(counts, _PROCESSES)
     if nodes and processes and per_node is None:
         per_node = processes // nodes or None

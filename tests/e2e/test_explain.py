@@ -64,6 +64,7 @@ def test_a_launch_script(tmp_path):
     assert given["unknown"] == [{"argument": "--swigluu", "nearest": "--swiglu"}]
     shown = run("explain.py", "given=run.sh", "cluster=a800_8", cwd=tmp_path)
     assert "Unknown:" in shown.stdout
+    assert " tokens, bf16\n" in shown.stdout, "what the script says is not assumed"
     assert "did you mean --swiglu?" in shown.stdout
 
 

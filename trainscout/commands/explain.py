@@ -70,8 +70,8 @@ def explain(config: DictConfig) -> int:
     )
     assumed = assumed_fields(config, plan.question)
     if plan.imported is not None:
-        # What a launch says of its length is seldom just what is assumed of others.
-        assumed &= unchanged_fields(plan.question) | {"cluster"}
+        # What a launch does not say of its batches is a note; its length may be that of others.
+        assumed &= (unchanged_fields(plan.question) & {"tokens"}) | {"cluster"}
     parts.append(
         comparison_report(
             comparison,

@@ -335,6 +335,8 @@ def test_what_the_command_line_says_counts_more():
         ("WORLD_SIZE=64\npython pretrain_gpt.py", 8, 8),
         ("torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 pretrain_gpt.py", 2, 8),
         ("python pretrain_gpt.py", 2, 8),
+        ("torchrun --nproc-per-node 8 pretrain_gpt.py", 1, 8),
+        ("torchrun --nnodes=$UNSET --nproc-per-node 8 pretrain_gpt.py", 2, 8),
     ],
 )
 def test_gpus_are_those_that_the_script_starts(tmp_path, text, nodes, per_node):
@@ -379,9 +381,7 @@ def test_every_variable_of_a_library_is_accounted_for(tmp_path):
 
 def test_gpus_that_nobody_says_are_said_to_be_assumed(tmp_path):
     text = f"torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py {SHAPE}"
-    (note,) = (
-        each for each in read_written(tmp_path, text).reading.notes if "assumed" in each
-    )
+    (note,) = (each for each in read_written(tmp_path, text).reading.notes if "assumed" in each)
     assert "gpus=16xH100" in note
     asked = read(written(tmp_path, text), stated=("cluster",)).reading.notes
     assert not any("assumed" in each for each in asked)
