@@ -101,6 +101,8 @@ def differences(before: Any, after: Any, where: str) -> list[tuple[str, str, flo
 
 
 def main() -> None:
+    if sys.argv[1:2] not in (["keep"], ["compare"]) or len(sys.argv) != 3:
+        raise SystemExit(__doc__)
     action, file = sys.argv[1], Path(sys.argv[2])
     if action == "keep":
         file.write_text(json.dumps(answers()))

@@ -10,6 +10,7 @@ changes little.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -123,6 +124,8 @@ def bounds() -> None:
 
 if __name__ == "__main__":
     TABLES = {"certificates": certificates, "truth": truth, "bounds": bounds}
-    for name in sys.argv[1:] or TABLES:
-        TABLES[name]()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="*", default=[*TABLES], help=", ".join(TABLES))
+    for name in parser.parse_args().tables:
+        TABLES[name]() if name in TABLES else parser.error(f"{name}: none of {', '.join(TABLES)}")
         print()

@@ -249,4 +249,5 @@ def types() -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(BrokenPipeError):
-        {each.__name__: each for each in (released, defaults, types, flops)}[sys.argv[1]]()
+        known = {each.__name__: each for each in (released, defaults, types, flops)}
+        known.get("".join(sys.argv[1:2]), lambda: sys.exit(__doc__))()
