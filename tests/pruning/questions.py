@@ -103,6 +103,8 @@ _SETTINGS: tuple[dict[str, object], ...] = (
     {},
     {"cuda_graphs": True},
     {"autocast_shards": True, "expandable_segments": True},
+    {"autocast": True, "autocast_throughout": True, "fused_wgrad": False},
+    {"fused_optimizer": False, "optimizer_operations": 8},
     {"leaves_regathered": True, "offloads_inputs": True},
     {"host_launch_s": 5e-5, "host_unit_s": 1e-3},
 )

@@ -38,7 +38,12 @@ READ: set[str] = set()
 
 
 # Weights and adapters that no replica shards may be kept in fp32.
-KEPT = [{}, {"autocast": True}, {"lora": Lora(8), "fp32_adapters": True}]
+KEPT = [
+    {},
+    {"autocast": True},
+    {"autocast": True, "autocast_throughout": True},
+    {"lora": Lora(8), "fp32_adapters": True},
+]
 
 
 @given(recipes, st.sampled_from([TINY, LLAMA, MOE]), st.sampled_from(KEPT))

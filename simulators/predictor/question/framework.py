@@ -368,8 +368,8 @@ class Framework:
     (PyTorch's ``foreach`` implementation, its default)."""
     optimizer_operations: int = 0
     """Operations of an optimizer that, without ``fused_optimizer``, updates one tensor after
-    another, each a kernel of its own (8 of PyTorch's AdamW without ``foreach``); 0: many tensors
-    at once."""
+    another, each a kernel of its own (8 of PyTorch's AdamW without ``foreach``; of experts no more
+    tensors are counted than of a plain MLP); 0: many tensors at once."""
     torch_wrappers: bool = False
     """DDP copies gradients into buckets and what was reduced back; FSDP copies a unit's into one
     tensor of the type that they are reduced in, which the first FSDP (without ``copies_gathered``)

@@ -197,11 +197,10 @@ class Job:
         if not self.framework.autocast or self.precision not in ("bf16", "fp16"):
             return False
         trained = self.training.trains_weights or shards
-        copied = trained and OPTIMIZERS[self.optimizer].has_copy
-        if self.framework.autocast_throughout:
-            return copied and recipe.zero_stage < 3
         whole = self._keeps_whole_weights or (recipe.zero_stage == 3 and shards)
-        return copied and whole and recipe.pp == 1
+        throughout = self.framework.autocast_throughout and recipe.zero_stage < 3
+        kept = throughout or (whole and recipe.pp == 1)
+        return kept and trained and OPTIMIZERS[self.optimizer].has_copy
 
     @property
     def keeps_fp32_adapters(self) -> bool:

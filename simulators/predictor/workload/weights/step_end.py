@@ -63,7 +63,8 @@ def moment_bytes(parameters: LocalParameters, job: Job) -> int:
 
 def update_bytes(parameters: LocalParameters, job: Job) -> int:
     """What an update holds besides: of either kind of weights the fp32 copies of 16-bit moments;
-    of all at once the roots of second moments, where each of Adam's operations is a kernel.
+    of all at once the roots of second moments, where each of Adam's operations is a kernel, or of
+    one tensor after another, an embedding's at most, the roots and what is made of them.
 
     DeepSpeed flattens 16-bit gradients and copies that to fp32, then lets both 16-bit ones go
     (ZeRO 1 and 2), or so many at a time as ``sub_group_size`` and only the flat one (ZeRO 3).
@@ -71,6 +72,8 @@ def update_bytes(parameters: LocalParameters, job: Job) -> int:
     if _unpacks_moments(job):
         return int(OPTIMIZERS["adam"].moment_bytes * max(_owned_by_kind(parameters, job)))
     roots = 0 if _in_one_pass(job) else moment_bytes(parameters, job) // 2
+    if job.framework.optimizer_operations:
+        roots = min(roots, 2 * 4 * parameters.embedding // _dense_shards(job))
     size, zero = gradient_bytes_per_parameter(job), job.recipe.zero_stage
     if not (job.framework.flattens_gradients and zero and size == parameter_bytes(job) == 2):
         return roots
@@ -86,13 +89,19 @@ def _in_one_pass(job: Job) -> bool:
 
 
 def _tensors_of_layer(job: Job) -> int:
-    """Trained tensors of a layer without experts."""
-    model, framework = job.model, job.framework
+    """Trained tensors of a layer without experts, or of its adapters."""
+    model, framework, training = job.model, job.framework, job.training
     apart = framework.separate_projections
-    products = 2 + (3 if apart else 1)
-    products += 2 if model.gated_mlp and (apart or not framework.joined_halves) else 1
+    halves = model.gated_mlp and (apart or not framework.joined_halves)
+    qkv = 3 if apart else 1
+    products = {"linear_qkv": qkv, "linear_proj": 1, "linear_fc1": 1 + halves, "linear_fc2": 1}
+    if training.lora is not None:
+        return (2 + training.lora.dora) * sum(products[name] for name in training.lora.targets)
+    if not training.trains_weights:
+        return 0
+    biases = 0 if model.linear_bias else qkv * model.qkv_bias
     norms = 4 if model.qk_norm else 2
-    return (products + norms) * (2 if model.linear_bias else 1)
+    return (sum(products.values()) + norms) * (2 if model.linear_bias else 1) + biases
 
 
 def _unpacks_moments(job: Job) -> bool:

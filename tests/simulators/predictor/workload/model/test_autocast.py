@@ -38,6 +38,7 @@ def job(training: dict[str, Any] | None = None, **recipe: Any) -> Job:
         (job(zero_stage=3, tp=8), False),
         (job({"autocast_shards": True}, zero_stage=3), True),
         (job({"autocast_shards": True}, zero_stage=1), False),
+        (job({"autocast_shards": True, "autocast_throughout": True}, zero_stage=3), True),
         (job(pp=2), False),
         (job({"precision": "fp8"}), False),
         (job({"optimizer": "adam_pure_bf16"}), False),

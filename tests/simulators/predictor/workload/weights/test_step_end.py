@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.simulators.jobs import LLAMA, make_job
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.weights.step_end import moment_bytes, optimizer_block
+from trainscout.simulators.predictor.workload.weights.step_end import (
+    moment_bytes,
+    optimizer_block,
+    update_bytes,
+)
 
 
 def copies(**recipe: int) -> list[Streaming]:
@@ -65,17 +72,44 @@ def test_an_update_in_one_pass_or_in_one_for_each_operation() -> None:
     assert moved(True, "adam_8bit") == moved(False, "adam_8bit") == pytest.approx(eight, abs=2)
 
 
+LOOP = {"fused_optimizer": False, "host_launch_s": 1e-6, "optimizer_operations": 8}
+
+
 def test_an_update_of_one_tensor_after_another() -> None:
-    """A Llama layer has four products here and four norms; what is no layer counts as one tensor.
-    Twice as many operations as Adam's move twice as much."""
+    """Twice as many operations as Adam's move twice as much; what is no layer counts as one
+    tensor."""
     found = []
     for operations in (8, 16):
-        software = {"fused_optimizer": False, "host_launch_s": 1e-6}
-        software |= {"optimizer_operations": operations}
-        job = make_job(LLAMA, zero_stage=0, training=software)
+        job = make_job(LLAMA, zero_stage=0, training=LOOP | {"optimizer_operations": operations})
         ops = optimizer_block(job, LocalParameters(1000), 3).ops
         found += [(op.bytes, op.launches) for op in ops if op.name == "update"]  # type: ignore[union-attr]
     assert found == [(n * 10 * 1000, n * (3 * 8 + 1)) for n in (8, 16)]
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "tensors"),
+    [
+        # Four products, two norms, and those of queries and keys.
+        (LLAMA, {}, 8),
+        (replace(LLAMA, qk_norm=False), {"separate_projections": True}, 9),
+        (replace(LLAMA, qk_norm=False, qkv_bias=True), {"separate_projections": True}, 12),
+        (replace(LLAMA, qk_norm=False, normalization="layernorm", linear_bias=True), {}, 12),
+        (LLAMA, {"lora": Lora(8, ("linear_qkv",)), "separate_projections": True}, 6),
+        (LLAMA, {"lora": Lora(8, ("linear_proj",), dora=True)}, 3),
+    ],
+)
+def test_tensors_that_are_updated_one_after_another(
+    model: Model, training: dict[str, Any], tensors: int
+) -> None:
+    ops = optimizer_block(make_job(model, training=LOOP | training), LocalParameters(9), 3).ops
+    (update,) = (op for op in ops if op.name == "update")  # type: ignore[union-attr]
+    assert update.launches == 8 * (3 * tensors + 1)  # type: ignore[union-attr]
+
+
+def test_roots_of_second_moments_are_of_all_tensors_at_once_or_of_one() -> None:
+    parameters, at_once = LocalParameters(1000, embedding=100), LOOP | {"optimizer_operations": 0}
+    jobs = [make_job(LLAMA, zero_stage=0, training=facts) for facts in (at_once, LOOP)]
+    assert [update_bytes(parameters, job) for job in jobs] == [4 * 1000, 2 * 4 * 100]
 
 
 def test_moments_of_embeddings_stay_in_fp32_where_a_framework_says_so() -> None:
