@@ -35,7 +35,7 @@ def moments_of(options: Options, recipe: Recipe) -> dict[str, object]:
     made: dict[str, object] = {}
     if re.search("fused|paged|bnb", kind.lower()):
         made["fused_optimizer"] = True
-    elif options.text("--optim"):
+    elif kind == options.text("--optim"):
         made["fused_optimizer"] = False
     torchao = re.search(r"^ao_|torch", kind.lower()) is not None
     bits = _bits(plain)
@@ -55,7 +55,9 @@ def _bits(plain: str) -> str:
 
 
 def _named(options: Options) -> tuple[str, str]:
-    """The optimizer as it is called, and without its module and that it is torchao's or paged."""
-    kind = options.text("--optim") or options.text("--ds.optimizer.type") or "adamw"
+    """The optimizer as it is called, and without its module and that it is torchao's or paged:
+    DeepSpeed makes what its configuration names, whatever the Trainer is told."""
+    own = options.text("--optim")
+    kind = options.text("--ds.optimizer.type") or own or "adamw"
     plain = kind.lower().rpartition(".")[2]
     return kind, re.sub(r"^(ao|paged)_?", "", plain)

@@ -397,3 +397,13 @@ def test_what_adam_keeps(tmp_path, optim, optimizer, in_one_pass, embeddings):
     assert not found.reading.not_modelled
     notes = " ".join(found.reading.notes)
     assert ("paged" in optim) == ("moments lie on the GPU" in notes)
+
+
+@pytest.mark.parametrize(
+    ("named", "in_one_pass"), [('"optimizer": {"type": "AdamW"}, ', True), ("", False)]
+)
+def test_an_optimizer_that_deepspeed_is_told_is_its_own(tmp_path, named, in_one_pass):
+    written(tmp_path, f'{{{named}"zero_optimization": {{"stage": 2}}}}', "ds.json")
+    found = read_written(tmp_path, f"{FACTORY} --optim adamw_torch --deepspeed ds.json")
+    assert found.question.framework.fused_optimizer == in_one_pass
+    assert not found.reading.not_modelled

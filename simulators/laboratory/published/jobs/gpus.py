@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from trainscout.simulators.laboratory.published.reading.rows import Row, given
 from trainscout.simulators.laboratory.published.reading.words import Statement
 from trainscout.simulators.predictor.question.gpu import Gpu, gpus_called
 
@@ -50,12 +51,13 @@ def gpu_of(label: str, gpus: Mapping[str, Gpu]) -> tuple[Gpu, tuple[str, ...]]:
 
 
 def with_desktop_lanes(
-    gpu: Gpu, num_gpus: int, statement: Statement
+    gpu: Gpu, row: Row, num_gpus: int, statement: Statement
 ) -> tuple[Gpu, tuple[str, ...]]:
-    """The GPU with half of its PCIe lanes where two boards for desktops are all that a job has,
+    """The GPU with half of its PCIe lanes where two boards of one desktop are all that a job has,
     unless it says that each has 16: processors of desktops have 16 for graphics (AMD's of sockets
     AM4 and AM5, Intel's of LGA 1200 and 1700), which boards of two slots share."""
-    if not gpu.pcie_staged or num_gpus != _DESKTOP_PAIR or statement.says("lanes", "16"):
+    pair = num_gpus == _DESKTOP_PAIR and given(row.gpus_per_node, num_gpus) > 1
+    if not (gpu.pcie_staged and pair) or statement.says("lanes", "16"):
         return gpu, ()
     words = "PCIe lanes not published: 8 for each of two boards in a desktop"
     return replace(gpu, pcie_bytes_per_s=gpu.pcie_bytes_per_s / 2), (words,)

@@ -82,7 +82,7 @@ def _replayable(row: Row, declarations: Declarations) -> Replayable:
         fraction = float(held_tflops) * 1e12 / gpu.peak("bf16")
         gpu = replace(gpu, sustained_fraction=fraction)
     degrees, about_degrees = degrees_of(row)
-    gpu, about_lanes = with_desktop_lanes(gpu, degrees.num_gpus, statement)
+    gpu, about_lanes = with_desktop_lanes(gpu, row, degrees.num_gpus, statement)
     about_gpu += about_lanes
     model, about_model = model_of(row, statement)
     default = "bf16" if "bf16" in gpu.peak_flops else "fp16"

@@ -123,16 +123,17 @@ def test_what_a_board_holds_for_long_is_its_rows():
 
 
 @pytest.mark.parametrize(
-    ("gpu", "num_gpus", "notes", "lanes"),
+    ("gpu", "num_gpus", "per_node", "notes", "lanes"),
     [
-        ("RTX 4090", 2, "", 8),
-        ("RTX 4090", 2, "16 PCIe 4.0 lanes per GPU", 16),
-        ("RTX 4090", 8, "", 16),
-        ("A40", 2, "", 16),
+        ("RTX 4090", 2, 2, "", 8),
+        ("RTX 4090", 2, 2, "16 PCIe 4.0 lanes per GPU", 16),
+        ("RTX 4090", 2, 1, "", 16),
+        ("RTX 4090", 8, 8, "", 16),
+        ("A40", 2, 2, "", 16),
     ],
 )
-def test_two_boards_share_a_desktop_s_lanes(gpu, num_gpus, notes, lanes):
-    row = {"gpu": gpu, "num_gpus": num_gpus, "gpus_per_node": num_gpus, "tp": 1, "pp": 1}
+def test_two_boards_share_a_desktop_s_lanes(gpu, num_gpus, per_node, notes, lanes):
+    row = {"gpu": gpu, "num_gpus": num_gpus, "gpus_per_node": per_node, "tp": 1, "pp": 1}
     outcome = replayable(**row, dp=num_gpus, global_batch=num_gpus, micro_batch=1, notes=notes)
     assert outcome.job.gpu.pcie_bytes_per_s == lanes * 2e9
     assert ("PCIe lanes" in " ".join(outcome.assumptions)) == (lanes == 8)
