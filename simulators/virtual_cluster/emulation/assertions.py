@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _SMALLER = ast.Lt | ast.LtE
+_DIVISIONS = ast.Div | ast.FloorDiv | ast.Mod
 # What numbers nobody knows are taken to be fails a bound up to this (``values.defaults``).
 _BOUND = 1.0
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
@@ -73,7 +74,7 @@ def _makes(asserted: ast.Assert, body: list[ast.AST]) -> list[ast.Assign]:
     assigned = [each for each in body if isinstance(each, ast.Assign)]
     wanted, found = [asserted.test], []
     while wanted:
-        names = {each.id for each in ast.walk(wanted.pop()) if isinstance(each, ast.Name)}
+        names = {each.id for each in _undivided(wanted.pop()) if isinstance(each, ast.Name)}
         for each in assigned:
             targets = {one.id for one in each.targets if isinstance(one, ast.Name)}
             if each not in found and each.lineno < asserted.lineno and names & targets:
@@ -82,5 +83,23 @@ def _makes(asserted: ast.Assert, body: list[ast.AST]) -> list[ast.Assign]:
     return found
 
 
-def _lines(node: ast.expr | ast.stmt) -> range:
-    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+def _undivided(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of an expression but for what something is divided by, which is not small."""
+    yield node
+    divisor = (
+        node.right if isinstance(node, ast.BinOp) and isinstance(node.op, _DIVISIONS) else None
+    )
+    for each in ast.iter_child_nodes(node):
+        if each is not divisor:
+            yield from _undivided(each)
+
+
+def _lines(node: ast.expr | ast.stmt) -> set[int]:
+    """Its lines, but for those where something is divided by what is read there."""
+    lines, left = _span(node), set(_undivided(node))
+    divisors = (each for each in ast.walk(node) if each not in left and isinstance(each, ast.Call))
+    return lines.difference(*map(_span, divisors))
+
+
+def _span(node: ast.expr | ast.stmt) -> set[int]:
+    return {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}

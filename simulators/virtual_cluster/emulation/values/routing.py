@@ -168,12 +168,12 @@ def _sort(call: Call) -> Sequence[Shadow | None]:
 def _scatter(call: Call) -> Sequence[Shadow | None]:
     tensor, index = call.args[0], call.argument("index")
     chosen = call.get(index)
-    accumulates = "add" in call.name or call.argument("reduce") == "sum"
-    dim = call.dim(tensor)
+    way, dim = call.argument("reduce"), call.dim(tensor)
+    accumulates = "add" in call.name or way in ("add", "sum")
     if chosen is None and accumulates and 0 < (number := tensor.shape[dim]) <= MOST_EXPERTS:
         # Edges by their atom, where nobody knows which: evenly many, and none is lost.
         chosen = Categories(number, plain.full((1,), 1 / number, dtype=torch.float64))
-    if not isinstance(chosen, Categories):
+    if not isinstance(chosen, Categories) or (way is not None and not accumulates):
         return in_full_if_written_over(call) or [None]
     source = call.argument("src", call.argument("value"))
     if isinstance(source, torch.Tensor):

@@ -160,6 +160,18 @@ def test_edges_counted_by_atom_are_as_many_as_there_are() -> None:
         assert torch.repeat_interleave(torch.arange(18), counts).shape == (1000,)
 
 
+def test_only_sums_count_what_is_scattered() -> None:
+    rank = FakeRank()
+    with rank:
+        chosen = torch.topk(rank.unknown(1000, 4), 1)[1].flatten()
+        ones = torch.ones(1000)
+        added = torch.zeros(4).scatter_(0, chosen, ones, reduce="add")
+        assert rank.read(added) == [250] * 4
+        for way in ("prod", "amin", "mean"):
+            found = torch.zeros(4).scatter_reduce(0, chosen, ones, way)
+            assert rank.grade(found) == "invented"
+
+
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_tokens_that_chose_an_expert_at_all_are_as_many_as_their_weights(number: int) -> None:
     rank = FakeRank()
