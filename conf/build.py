@@ -72,10 +72,7 @@ def _require_gpu(cfg: DictConfig | Mapping[str, Any]) -> None:
     cluster: Any = _plain("cluster", _group(cfg, "cluster"))
     name = cluster.get("name") if isinstance(cluster, Mapping) else None
     problem = "does not say which GPU it has"
-    allowed = (
-        "gpu=h100 or another; in its file, defaults: [override /gpu@_global_.gpu: h100, _self_]"
-    )
-    raise InputError("cluster", name, problem, allowed)
+    raise InputError("cluster", name, problem, "gpu=h100 or another; gpu: h100 in its file")
 
 
 def hydra_catalogue() -> Catalogue:

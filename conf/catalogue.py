@@ -14,7 +14,13 @@ from os.path import isfile  # of a name too long for a file it says no
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from trainscout.conf.counted_gpus import FORM, counted_gpus, counts_gpus, eight_of
+from trainscout.conf.counted_gpus import (
+    FORM,
+    counted_gpus,
+    counts_gpus,
+    eight_of,
+    with_named_gpu,
+)
 from trainscout.conf.hub_names import hub_choice, other_model
 from trainscout.conf.named_files import config_file, with_named_files
 from trainscout.simulators.predictor.io.values import MISSING, typed_value
@@ -89,7 +95,7 @@ class Group(Mapping[str, T], Generic[T]):
 
     def chosen_of(self, group: str, name: str) -> str | None:
         """What a declaration's defaults list, as Hydra composes them, chooses of another group."""
-        content = read_yaml(self.file(name) if name in self else Path(name))
+        content = self._declared(self.file(name) if name in self else Path(name))
         for each in content.get("defaults", ()) if isinstance(content, dict) else ():
             if isinstance(each, dict):
                 for chosen, option in each.items():
@@ -119,7 +125,7 @@ class Group(Mapping[str, T], Generic[T]):
         Raises:
             InputError: for a file that cannot be read, or that takes over what is not declared.
         """
-        content = read_yaml(file, self.group)
+        content = self._declared(file)
         if not isinstance(content, dict):
             return content
         # What Hydra composes it with: names of this group, the file's own fields last unless the
@@ -139,6 +145,11 @@ class Group(Mapping[str, T], Generic[T]):
 
     def __repr__(self) -> str:
         return f"<{self.group}: {', '.join(self)}>"
+
+    def _declared(self, file: Path) -> Any:
+        content = read_yaml(file, self.group)
+        names_gpu = self.group == "cluster" and isinstance(content, dict)
+        return with_named_gpu(content) if names_gpu else content
 
     def _load(self, file: Path) -> T:
         content = self.content(file)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from trainscout.simulators.predictor.question.cluster import MOST_GPUS, Cluster
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
@@ -101,3 +102,14 @@ def counted_fields(field: str, text: str, gpus: Mapping[str, Gpu]) -> dict[str, 
         if each.default is dataclasses.MISSING or getattr(cluster, each.name) != each.default
     }
     return {"defaults": [{"override /gpu@_global_.gpu": gpu}, "_self_"], **own}
+
+
+def with_named_gpu(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file declares as a cluster, ``gpu: NAME`` in it put as Hydra knows it."""
+    own = dict(fields)
+    if isinstance(own.get("gpu"), str) and isinstance(
+        own.setdefault("defaults", ["_self_"]), list
+    ):
+        chosen = {"override /gpu@_global_.gpu": own.pop("gpu")}
+        own["defaults"] = [*own["defaults"], chosen]
+    return own

@@ -11,8 +11,9 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
+from trainscout.commands.hydra_setup import check_defaults
 from trainscout.conf.catalogue import Catalogue, load_catalogue
-from trainscout.conf.counted_gpus import FORM, counted_fields, counts_gpus
+from trainscout.conf.counted_gpus import FORM, counted_fields, counts_gpus, with_named_gpu
 from trainscout.conf.hub_names import hub_choice
 from trainscout.conf.named_files import config_file
 from trainscout.simulators.predictor.io.values import spoken_number
@@ -24,6 +25,7 @@ _OPTIONS = re.compile(
     r"--(help|hydra-help|version|cfg|resolve|package|run|multirun|info"
     r"|config-path|config-name|config-dir|experimental-rerun)(=.*)?"
 )
+_FOLDER = ("--config-dir", "-cd")
 _TOKENS = re.compile(r"(\+*(?:[\w.@]+\.)?tokens)=(.+)")
 
 
@@ -35,8 +37,14 @@ def as_settings(config_name: str, arguments: Sequence[str]) -> list[str]:
         InputError: for ``--name value``, and for what cannot be put so.
     """
     _refuse_options(arguments)
+    # Settings on both sides of an option are more than Hydra's parser takes.
+    folders = [at + 1 for at, word in enumerate(arguments) if word in _FOLDER]
+    setting = re.compile(r"~|[^-].*=")
+    ordered = sorted(
+        enumerate(arguments), key=lambda each: each[0] in folders or not setting.match(each[1])
+    )
     return [
-        _argument(word) for each in arguments for word in _settings(config_name, each, arguments)
+        _argument(word) for _, each in ordered for word in _settings(config_name, each, arguments)
     ]
 
 
@@ -99,9 +107,7 @@ def _counted(config_name: str, field: str, text: str, arguments: Sequence[str]) 
 def _catalogue(arguments: Sequence[str]) -> Catalogue:
     """What ships, and what ``--config-dir`` has."""
     folders = [word.partition("=")[2] for word in arguments if word.startswith("--config-dir=")]
-    folders += [
-        after for word, after in itertools.pairwise(arguments) if word in ("--config-dir", "-cd")
-    ]
+    folders += [after for word, after in itertools.pairwise(arguments) if word in _FOLDER]
     return load_catalogue(*map(Path, folders))
 
 
@@ -148,7 +154,8 @@ def _declaration(group: str, file: Path) -> dict[str, Any]:
     content = read_yaml(file, group)
     if not isinstance(content, dict):
         raise InputError(group, str(file), "holds no fields", "names with values, in YAML")
-    return content
+    check_defaults(file, content.get("defaults", []))
+    return with_named_gpu(content) if group == "cluster" else content
 
 
 def _stored(group: str, name: str, fields: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from omegaconf import BooleanNode, DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
 from trainscout.commands.schemas import register_commands
+from trainscout.conf.counted_gpus import with_named_gpu
 from trainscout.simulators.predictor.io.yaml_files import Loader, read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.redaction import redacted
@@ -61,13 +62,19 @@ def _check_own_files() -> None:
             content = read_yaml(file)
             if not isinstance(content, dict):
                 raise InputError("file", file, "holds no fields", "names with values, in YAML")
-            _check_defaults(file, content.get("defaults", []))
+            check_defaults(file, content.get("defaults", []))
+            if file.parent.name == "cluster" and isinstance(content.get("gpu"), str):
+                loaded = load(self, config_path)
+                loaded.config = OmegaConf.create(with_named_gpu(content))
+                return loaded
         return load(self, config_path)
 
     source.load_config = load_checked  # type: ignore[method-assign]
 
 
-def _check_defaults(file: Path, defaults: object) -> None:
+def check_defaults(file: Path, defaults: object) -> None:
+    """Raises InputError for what Hydra could not compose."""
+
     def names(each: object) -> bool:
         return each is None or isinstance(each, str)
 

@@ -150,12 +150,9 @@ def cluster_yaml(machine: Machine, gpu: Gpu, name: str) -> str:
     cards = ", ".join(nic.name for nic in machine.nics) or "ibstat shows none that is active"
     text = f"""\
 # Written by trainscout doctor from what nvidia-smi and ibstat say on one node.
-defaults:
-  - override /gpu@_global_.gpu: {gpu.name}
-  - _self_
-
 name: {name}
 source: trainscout doctor, {machine.gpu}
+gpu: {gpu.name}
 num_nodes: 1                 # how many such nodes there are, this machine cannot say
 gpus_per_node: {machine.gpus}
 nics_per_node: {len(machine.nics)}             # {cards}

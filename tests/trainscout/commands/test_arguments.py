@@ -3,7 +3,9 @@
 import pytest
 from hydra.core.config_store import ConfigStore
 
+from trainscout.cli import main
 from trainscout.commands.arguments import as_settings
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import InputError
 
 
@@ -18,6 +20,7 @@ from trainscout.simulators.predictor.question.errors import InputError
         (["gpus=64xH100,8xB200"], ["cluster=64xh100,8xb200"]),
         (["cluster=64xH100"], ["cluster=64xh100"]),
         (["cluster=h100_64", "--cfg", "job"], ["cluster=h100_64", "--cfg", "job"]),
+        (["a=1", "-cd", "b=2", "c=3", "-m", "~d"], ["a=1", "c=3", "~d", "-cd", "b=2", "-m"]),
     ],
 )
 def test_what_is_said_otherwise_becomes_settings(given, settings):
@@ -47,6 +50,19 @@ def test_what_is_no_setting_or_choice_says_what_would_be(given, setting):
     with pytest.raises(InputError) as refused:
         as_settings("config", given)
     assert refused.value.allowed == setting
+
+
+def test_a_cluster_file_names_its_gpu_as_it_would_any_field(tmp_path, capsys):
+    file = tmp_path / "cluster" / "ours.yaml"
+    file.parent.mkdir()
+    file.write_text("defaults: [h100_64]\nname: ours\ngpu: b200\n")
+    for given in ([f"cluster={file}"], ["cluster=ours", "--config-dir", str(tmp_path)]):
+        assert main(["simulate", "model=llama3_8b", "verbosity=quiet", *given]) == 0
+        assert "64 x b200" in capsys.readouterr().out
+    assert load_catalogue(tmp_path).machines("ours")[1].name == "b200"
+    file.write_text("defaults: 3\n")
+    with pytest.raises(InputError, match="has defaults that are no list"):
+        as_settings("config", [f"cluster={file}"])
 
 
 def test_a_file_of_any_group_is_a_choice(tmp_path):
