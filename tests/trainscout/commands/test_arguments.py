@@ -53,13 +53,15 @@ def test_what_is_no_setting_or_choice_says_what_would_be(given, setting):
 
 
 def test_a_cluster_file_names_its_gpu_as_it_would_any_field(tmp_path, capsys):
-    file = tmp_path / "cluster" / "ours.yaml"
-    file.parent.mkdir()
-    file.write_text("defaults: [h100_64]\nname: ours\ngpu: b200\n")
-    for given in ([f"cluster={file}"], ["cluster=ours", "--config-dir", str(tmp_path)]):
-        assert main(["simulate", "model=llama3_8b", "verbosity=quiet", *given]) == 0
+    (tmp_path / "cluster").mkdir()
+    text = "defaults: [h100_64]\nname: ours\ngpu: b200\n"
+    for name in ("alone", "in_folder"):
+        (tmp_path / "cluster" / f"{name}.yaml").write_text(text)
+    file = tmp_path / "cluster" / "alone.yaml"
+    for given in ([f"cluster={file}"], ["cluster=in_folder", "--config-dir", str(tmp_path)]):
+        assert main(["simulate", "model=llama3_8b", *given, "verbosity=quiet"]) == 0
         assert "64 x b200" in capsys.readouterr().out
-    assert load_catalogue(tmp_path).machines("ours")[1].name == "b200"
+    assert load_catalogue(tmp_path).machines("in_folder")[1].name == "b200"
     file.write_text("defaults: 3\n")
     with pytest.raises(InputError, match="has defaults that are no list"):
         as_settings("config", [f"cluster={file}"])
