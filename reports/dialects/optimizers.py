@@ -7,6 +7,7 @@ import re
 from trainscout.reports.dialects.options import Options
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import ADAM_OPERATIONS
 
 
 def optimizer_of(options: Options, *, halves: bool) -> str:
@@ -33,10 +34,12 @@ def moments_of(options: Options, recipe: Recipe) -> dict[str, object]:
     """
     kind, plain = _named(options)
     made: dict[str, object] = {}
-    if re.search("fused|paged|bnb", kind.lower()):
+    if options.on("--optimizer.fused") or re.search("fused|paged|bnb", kind.lower()):
         made["fused_optimizer"] = True
     elif kind == options.text("--optim"):
         made["fused_optimizer"] = False
+        if options.on("--optimizer.foreach") is False:
+            made["optimizer_operations"] = ADAM_OPERATIONS
     torchao = re.search(r"^ao_|torch", kind.lower()) is not None
     bits = _bits(plain)
     if not bits or torchao:

@@ -83,6 +83,8 @@ OPTIMIZERS = {
     "adam_4bit_pure_bf16": Optimizer(_FOUR_BIT, has_copy=False, in_one_pass=True),
     "sgd": Optimizer(4, in_one_pass=True),
 }
+# Of ``_single_tensor_adamw`` (PyTorch's ``torch/optim/adam.py``), and of that of many tensors.
+ADAM_OPERATIONS = 8
 
 
 @dataclass(frozen=True)

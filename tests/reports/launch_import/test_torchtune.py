@@ -46,6 +46,23 @@ def test_a_configuration(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("more", "facts"),
+    [
+        ({"fused": True}, (True, 0)),
+        ({"fused": False}, (False, 0)),
+        ({"foreach": False}, (False, 8)),
+        ({"foreach": True}, (False, 0)),
+    ],
+)
+def test_how_an_optimizer_updates(tmp_path, more, facts):
+    optimizer = {"_component_": "torch.optim.AdamW", "lr": 2e-5, **more}
+    found = read_written(tmp_path, {**FULL, "optimizer": optimizer}, "run.yaml")
+    framework = found.question.framework
+    assert (framework.fused_optimizer, framework.optimizer_operations) == facts
+    assert not found.reading.unknown
+
+
+@pytest.mark.parametrize(
     ("component", "more", "lora", "assumed"),
     [
         ("lora_llama3_1_8b", {}, Lora(16, LORA_TARGETS, 0.1), []),

@@ -157,8 +157,8 @@ def linear(
 def _widened(
     shard: Shard, name: str, tokens: int, inputs: int, outputs: int, products: int
 ) -> list[Op]:
-    """Casts of what products of packed weights make to fp32, or of its gradient back, and of what
-    an MLP's second layer reads; attention reads and makes 16 bits."""
+    """Casts of what products make to fp32 (``Job.fp32_outputs``), or of its gradient back, and of
+    what an MLP's second layer reads; attention reads and makes 16 bits."""
     if not shard.fp32_outputs or name in ENDS or name == "attention_output":
         return []
     both = name.endswith("fc2")

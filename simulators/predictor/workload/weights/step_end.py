@@ -6,7 +6,7 @@ import math
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
-from trainscout.simulators.predictor.question.training import OPTIMIZERS
+from trainscout.simulators.predictor.question.training import ADAM_OPERATIONS, OPTIMIZERS
 from trainscout.simulators.predictor.workload.ir import (
     Block,
     Collective,
@@ -28,8 +28,6 @@ _HOST_CLIP_BYTES, _HOST_CLIP_BYTES_ZERO3 = 4 + 8, 8 + 8 + 4
 # fp32 master, moments and gradient; ZeRO-Offload adds the 16-bit parameters that travel back.
 _HOST_STATES_BYTES = 16
 _HOST_COPY_BYTES = 2
-# Of ``_single_tensor_adamw`` (PyTorch's ``torch/optim/adam.py``), and of that of many tensors.
-_ADAM_OPERATIONS = 8
 # Elements that DeepSpeed's ZeRO 3 updates at a time (``sub_group_size``).
 DEEPSPEED_SUB_GROUP = 1_000_000_000
 
@@ -208,7 +206,7 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
         update = here * (2 * size + 4 * weight + copy) + 7 * moments
         if operations := job.framework.optimizer_operations:
             # An optimizer's other operations read and write as many tensors as Adam's.
-            update = update * operations // _ADAM_OPERATIONS
+            update = update * operations // ADAM_OPERATIONS
             kernels = operations * (num_layers * _tensors_of_layer(job) + 1)
             launches = math.ceil(kernels * job.framework.pace_of_kernels)
     clipped = here if serial else owned
