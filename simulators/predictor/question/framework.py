@@ -290,6 +290,9 @@ class Framework:
     gathers_for_experts: bool = False
     """Tensor-parallel ranks gather a layer's tokens before its router and scatter the sum after
     its experts (TorchTitan): with ``etp`` each sends all of them to experts."""
+    repeats_deepep: bool = False
+    """Where they do, DeepEP sends all of them from each without ``etp``, too, and experts run what
+    they get as often (TorchTitan until its pull request 3386)."""
     reduce_grads_fp32: bool = False
     """16-bit gradients travel in fp32."""
     copies_gathered: bool = False

@@ -100,6 +100,7 @@ class Shard:
     delta_rule: str
     written_dispatch: str
     gathers_for_experts: bool
+    repeats_deepep: bool
     masked_dispatch: str
     fusion: str
     fused_norm: bool

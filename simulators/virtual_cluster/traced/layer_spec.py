@@ -68,6 +68,7 @@ _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
     "written_dispatch": ("",),
     "megatron_fsdp": (False,),
     "gathers_for_experts": (False,),
+    "repeats_deepep": (False,),
     "overlap_tp_gradients": (True,),
     # Before 2023 a copy of the logits more; the installed version decides.
     "cross_entropy": ("fp32", "copies", "in_place"),

@@ -71,7 +71,8 @@ def moe_parts(shard: Shard) -> list[Part]:
     """Router, experts and shared experts of one layer."""
     moe, outer = shard.moe, shard
     whole = replace(shard, sp=False) if shard.gathers_for_experts and shard.tp > 1 else shard
-    if shard.etp > 1:
+    repeats = shard.repeats_deepep and moe.dispatcher == "deepep" and shard.ep > 1
+    if shard.etp > 1 or repeats:
         shard = whole
     parts = [_router(whole), _counts(shard), _experts(shard)]
     if moe.latent_size is not None:

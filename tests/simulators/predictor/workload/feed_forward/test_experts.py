@@ -286,6 +286,25 @@ def test_ranks_that_gather_tokens_for_experts_send_them_all() -> None:
     assert "dispatch_gather" not in dict(after)
 
 
+@pytest.mark.parametrize(("dispatcher", "times"), [("deepep", 2), ("alltoall", 1)])
+def test_deepep_sent_from_every_rank_what_all_of_them_gathered(
+    dispatcher: str, times: int
+) -> None:
+    """TorchTitan's ``DeepEPMoE`` until May 2026, whose ``reorderer`` is None: both ranks of two
+    send all tokens, and experts' rows are twice as many."""
+    moe = replace(MOE.moe, dispatcher=dispatcher)
+    job = make_job(replace(MOE, moe=moe), tp=2, sp=True, ep=2, etp=1)
+    once = replace(Shard.of(job), gathers_for_experts=True)
+
+    def found(shard: Shard) -> tuple[int, int]:
+        ops = layer_blocks(shard, EXPERT_LAYER, "none")[0].ops
+        (sent,) = (op.bytes for op in ops if isinstance(op, Collective) and op.name == "dispatch")
+        return sent, max(op.m_per_group for op in ops if isinstance(op, GroupedGemm))
+
+    again = found(replace(once, repeats_deepep=True))
+    assert again == tuple(times * each for each in found(once))
+
+
 @pytest.mark.parametrize(("masks", "groups"), [("sequence", 4), ("micro_batch", 1)])
 def test_masks_multiply_tokens_by_places_twice_forward_and_thrice_backward(
     masks: str, groups: int
