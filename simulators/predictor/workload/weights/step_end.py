@@ -87,7 +87,7 @@ def _in_one_pass(job: Job) -> bool:
 
 
 def _tensors_of_layer(job: Job) -> int:
-    """Trained tensors of a layer without experts, or of its adapters."""
+    """Trained tensors of a layer without experts, or of its adapters; the first FSDP has one."""
     model, framework, training = job.model, job.framework, job.training
     apart = framework.separate_projections
     halves = model.gated_mlp and (apart or not framework.joined_halves)
@@ -97,6 +97,8 @@ def _tensors_of_layer(job: Job) -> int:
         return (2 + training.lora.dora) * sum(products[name] for name in training.lora.targets)
     if not training.trains_weights:
         return 0
+    if job.recipe.zero_stage >= 2 and framework.torch_wrappers and not framework.copies_gathered:
+        return 1
     biases = 0 if model.linear_bias else qkv * model.qkv_bias
     norms = 4 if model.qk_norm else 2
     return (sum(products.values()) + norms) * (2 if model.linear_bias else 1) + biases

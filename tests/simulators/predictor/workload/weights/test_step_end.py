@@ -96,12 +96,16 @@ def test_an_update_of_one_tensor_after_another() -> None:
         (replace(LLAMA, qk_norm=False, normalization="layernorm", linear_bias=True), {}, 12),
         (LLAMA, {"lora": Lora(8, ("linear_qkv",)), "separate_projections": True}, 6),
         (LLAMA, {"lora": Lora(8, ("linear_proj",), dora=True)}, 3),
+        # FSDP's flat parameter, and DTensors.
+        (LLAMA, {"torch_wrappers": True}, 1),
+        (LLAMA, {"torch_wrappers": True, "copies_gathered": True}, 8),
     ],
 )
 def test_tensors_that_are_updated_one_after_another(
     model: Model, training: dict[str, Any], tensors: int
 ) -> None:
-    ops = optimizer_block(make_job(model, training=LOOP | training), LocalParameters(9), 3).ops
+    job = make_job(model, zero_stage=3, training=LOOP | training)
+    ops = optimizer_block(job, LocalParameters(9), 3).ops
     (update,) = (op for op in ops if op.name == "update")  # type: ignore[union-attr]
     assert update.launches == 8 * (3 * tensors + 1)  # type: ignore[union-attr]
 
