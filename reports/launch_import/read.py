@@ -88,6 +88,12 @@ _SHOWN = 80
 # Fields in which models of one shape may differ, and how many others are worth listing.
 _UNCOMPARED = ("name", "source", "sequence_length", "head_dim")
 _MOST_SHOWN = 4
+# What a program or a log is read by.
+_INSTEAD = {
+    ".py": "the command that starts it, in a file of its own; trainscout run -- {} runs it",
+    ".log": "what the run was started with; trainscout calibrate watch --from-log {} holds it "
+    "against what is predicted",
+}
 
 
 def read_launch(
@@ -233,7 +239,8 @@ def _launch_command(script: Script, origin: str) -> Command:
         problem = "starts no training program and holds no arguments"
         if script.not_followed:
             problem += f"; not followed: {', '.join(script.not_followed)}"
-        raise InputError("given", origin, problem, ALLOWED)
+        allowed = _INSTEAD.get(Path(origin).suffix, ALLOWED).format(origin)
+        raise InputError("given", origin, problem, allowed)
     return Command(tuple(words), {}, 1)
 
 
@@ -358,8 +365,9 @@ def _cluster(count: GpuCount, base: Cluster, reader: Reader, stated: Collection[
         reader.options.assume(layers, "one GPU has them all")
     started = (count.nodes or 0) * (count.per_node or 0) or count.total
     if not {"cluster", "gpus"} & set(stated):
+        what = "network" if "gpu" in stated else "GPUs"
         reader.options.note(
-            f"on which GPUs is not said: those of cluster={base.name} are assumed "
+            f"on which {what} is not said: that of cluster={base.name} is assumed "
             f"(gpus={started or base.num_gpus}xH100 or cluster= to change it)"
         )
     if {"cluster.num_nodes", "cluster.gpus_per_node"} & set(stated):

@@ -48,6 +48,8 @@ def settings_of(words: Sequence[str], field: str) -> dict[str, str]:
         name, equals, value = word.partition("=")
         if not equals:
             raise InputError(field, word, "is no setting", "name=value, as cluster=h100_64")
+        if name.lstrip("+") in settings:
+            raise InputError(field, word, "is set twice", "each setting once")
         settings[name.lstrip("+")] = value
     return settings
 
@@ -116,7 +118,8 @@ def job_of_settings(
 
 
 def _missing(name: str) -> InputError:
-    return InputError(name, None, "is missing", "the name of a declaration, or its file")
+    allowed = f"{name}=NAME or its file (of trainscout calibrate: --set {name}=NAME, or a column)"
+    return InputError(name, None, "is missing", allowed)
 
 
 def _part_of(name: str, value: str) -> tuple[str, str]:

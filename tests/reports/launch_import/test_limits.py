@@ -46,3 +46,10 @@ def test_of_toml(tmp_path, capsys):
     (tmp_path / "deep.toml").write_text("a = " + "[" * 5000)
     assert command("explain")([f"given={tmp_path}/deep.toml", "model=llama3_8b"]) == 2
     assert "given=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "instead"), [("a.py", "run -- a.py"), ("a.log", "-log a.log")])
+def test_what_reads_a_program_or_a_log_instead_is_said(tmp_path, capsys, name, instead):
+    (tmp_path / name).write_text("import torch\n")
+    assert command("explain")([f"given={tmp_path}/{name}", "model=gpt13b"]) == 2
+    assert instead in capsys.readouterr().err

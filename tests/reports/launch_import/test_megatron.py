@@ -383,6 +383,8 @@ def test_gpus_that_nobody_says_are_said_to_be_assumed(tmp_path):
     text = f"torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py {SHAPE}"
     (note,) = (each for each in read_written(tmp_path, text).reading.notes if "assumed" in each)
     assert "gpus=16xH100" in note
+    network = read(written(tmp_path, text), stated=("gpu",)).reading.notes
+    assert any("on which network is not said" in each for each in network)
     asked = read(written(tmp_path, text), stated=("cluster",)).reading.notes
     assert not any("assumed" in each for each in asked)
 

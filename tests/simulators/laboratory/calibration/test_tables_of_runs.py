@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainscout.simulators.laboratory.calibration.questions import job_of_settings
+from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
 from trainscout.simulators.laboratory.calibration.tables_of_runs import read_table
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -142,3 +142,8 @@ def test_what_a_launch_says_gives_way_to_settings():
 def test_settings_that_cannot_be_meant_are_refused(settings, stated):
     with pytest.raises(InputError, match=stated):
         job_of_settings(settings)
+
+
+def test_a_setting_stands_once():
+    with pytest.raises(InputError, match="--set=tp=2: is set twice"):
+        settings_of(["tp=4", "tp=2"], "--set")
