@@ -107,7 +107,12 @@ def recipe_of(
     # No recipe offloads with a pipeline; beside recomputation some software does.
     inputs = recompute == "full" and framework.offloads_inputs
     can_offload = degrees.pp == 1 and (recompute == "none" or inputs)
-    if statement.says("offload", "activations") or (offloaded and not can_offload):
+    unsaid = statement.says("offload", "activations")
+    if unsaid and inputs and can_offload:
+        # Around the whole model: torch.autograd.graph.save_on_cpu, TRL's activation_offloading.
+        offloaded = model.num_layers
+        assumed.append("inputs of all layers offloaded to the CPU, beside the passes")
+    elif unsaid or (offloaded and not can_offload):
         assumed.append("activations offloaded to the CPU replayed as kept by the GPU")
     exchange = statement.facts.get("context", "")
     if degrees.cp > 1 and exchange == "hierarchical":

@@ -328,6 +328,11 @@ def test_offloading_of_so_many_layers_is_modelled_and_of_who_knows_how_many_is_t
     assert counted.job.recipe.offloaded_layers == 20
     assert told not in counted.assumptions
     assert told in replayable(notes="FP8; CPU activation offload").assumptions
+    # Transformers recompute whole layers, whose inputs are what is left to offload.
+    trainer = {"framework": "Hugging Face Transformers (2026)", "recompute": "full"}
+    whole = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "fsdp"}
+    every = replayable(**trainer, **whole, notes="activation offload")
+    assert every.job.recipe.offloaded_layers == every.job.model.num_layers
     assert told in replayable(notes=of_20).assumptions
 
 
