@@ -121,7 +121,7 @@ def explain_omegaconf_error(
             instead = f"trainscout explain {field}={value}"
             return InputError(field, value, "is no setting of this command", instead)
         leaf, root = field.rpartition(".")[2], cast(DictConfig, error.parent_node._get_root())
-        if (study := _of_a_study(leaf, root.get("sweep"))) is not None:
+        if (study := _of_a_study(field, root.get("sweep"))) is not None:
             return InputError(field, value, "is not a known name", f"{study}={value}", study)
         if leaf != field and leaf in root:
             return InputError(field, value, "is not a known name", f"{leaf}={value}", leaf)
@@ -186,10 +186,15 @@ _INSTEAD = {
 }
 
 
-def _of_a_study(leaf: str, sweep: DictConfig | None) -> str | None:
+def _of_a_study(field: str, sweep: DictConfig | None) -> str | None:
     """Where a study has what is called so; None: nowhere, or the command asks for none."""
     if sweep is None:
         return None
+    leaf = field.rpartition(".")[2]
+    if field.partition(".")[0] in sweep:
+        return f"sweep.{field}"
+    if leaf in sweep.get("targets", ()):
+        return f"sweep.targets.{leaf}"
     if leaf == "price_usd_per_hour":
         return "sweep.prices_usd_per_hour.GPU"
     if leaf in sweep:

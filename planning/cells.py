@@ -135,8 +135,9 @@ def _sizes(
     fabric: dict[str, Any],
     topology: SwitchFabric | None,
 ) -> Iterator[Cell]:
-    gpus_per_node = declarations.clusters[name][0].gpus_per_node
-    for num_gpus in study.num_gpus or [nodes * gpus_per_node for nodes in study.num_nodes]:
+    cluster = declarations.clusters[name][0]
+    in_nodes = [nodes * cluster.gpus_per_node for nodes in study.num_nodes]
+    for num_gpus in study.num_gpus or in_nodes or [cluster.num_gpus]:
         yield make_cell(study, declarations, model, name, num_gpus, fabric, topology)
 
 

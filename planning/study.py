@@ -68,7 +68,7 @@ class Study:
     training: Training
     """Batch, tokens, sequence length and precision of all cells."""
     num_gpus: tuple[int, ...] = ()
-    """The sizes in GPUs; or give ``num_nodes``."""
+    """The sizes in GPUs; or give ``num_nodes``. Without either, the clusters' own."""
     num_nodes: tuple[int, ...] = ()
     """The sizes in nodes; or give ``num_gpus``."""
     sequences_per_gpu: int | None = None
@@ -105,10 +105,10 @@ class Study:
         for name in ("models", "clusters"):
             if not getattr(self, name):
                 raise InputError(f"sweep.{name}", [], "is empty", "one name or more")
-        if bool(self.num_gpus) == bool(self.num_nodes):
+        if self.num_gpus and self.num_nodes:
             sizes = [*self.num_gpus, *self.num_nodes]
-            problem = "gives no size" if not sizes else "gives sizes twice"
-            raise InputError("sweep.num_gpus", sizes, problem, "num_gpus or num_nodes, not both")
+            allowed = "num_gpus or num_nodes, not both"
+            raise InputError("sweep.num_gpus", sizes, "gives sizes twice", allowed)
         for name in ("models", "clusters", "topologies", *_AXES):
             values = getattr(self, name)
             if len(set(values)) != len(values):

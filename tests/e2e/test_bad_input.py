@@ -89,6 +89,7 @@ WRONG = {
         "sweep.num_gpus=64": "did you mean '[64]'",
         "num_gpus=[64]": "did you mean 'sweep.num_gpus'",
         "training.tokens=1T": "did you mean 'sweep.training.tokens'",
+        "targets.budget.usd=2M": "did you mean 'sweep.targets.budget.usd'",
         "gpu.price_usd_per_hour=2": "did you mean 'sweep.prices_usd_per_hour.GPU'",
         "sweep.num_gpu=8": "did you mean 'num_gpus'",
         "sweep.num_gpus=[1000000000]": "sweep.num_gpus=1000000000: is out of range",

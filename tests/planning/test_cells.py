@@ -43,6 +43,13 @@ def test_sizes_in_nodes_are_the_same_cells():
     assert study_cells(by_nodes, declarations()) == study_cells(STUDY, declarations())
 
 
+def test_without_sizes_clusters_have_their_own():
+    study = replace(STUDY, num_gpus=())
+    study.check()
+    own = [each[0].num_gpus for each in declarations().clusters.values()]
+    assert own[0] in {each.num_gpus for each in study_cells(study, declarations())} <= {*own}
+
+
 def test_a_batch_for_each_size():
     study = replace(STUDY, sequences_per_gpu=4)
     batches = [
@@ -155,7 +162,6 @@ def test_what_collectives_are_fitted_to_is_part_of_what_answers(tmp_path, monkey
     [
         ({"name": "../up"}, "cannot name a directory"),
         ({"models": ()}, r"sweep.models=\[\]: is empty"),
-        ({"num_gpus": ()}, "gives no size"),
         ({"num_nodes": (1,)}, "gives sizes twice"),
         ({"num_gpus": (8, 8)}, "repeats a value"),
         ({"nic_gbps": (0.0,)}, "sweep.nic_gbps=0.0: is out of range"),

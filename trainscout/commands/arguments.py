@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 
 from trainscout.commands.hydra_setup import check_defaults
 from trainscout.conf.catalogue import Catalogue, load_catalogue
-from trainscout.conf.counted_gpus import FORM, counted_fields, counts_gpus, with_named_gpu
+from trainscout.conf.counted_gpus import counted_fields, counts_gpus, with_named_gpu
 from trainscout.conf.hub_names import hub_choice
 from trainscout.conf.named_files import config_file
 from trainscout.simulators.predictor.io.values import spoken_number
@@ -80,7 +80,12 @@ def _settings(config_name: str, argument: str, arguments: Sequence[str]) -> Iter
 
 def _number(text: str) -> str:
     found = spoken_number(text)
-    return text if found is None else f"{found!r}"
+    # As short as is exact: what is refused is shown so.
+    return (
+        text
+        if found is None
+        else min(f"{found:g}", f"{found!r}", key=lambda word: (float(word) != found, len(word)))
+    )
 
 
 def _counted(config_name: str, field: str, text: str, arguments: Sequence[str]) -> Iterator[str]:
@@ -98,7 +103,8 @@ def _counted(config_name: str, field: str, text: str, arguments: Sequence[str]) 
     counts = [int(name.partition("x")[0]) for name in names]
     kinds = {name.partition("x")[2]: name for name in names}
     if len(kinds) > 1 and len(set(counts)) > 1:
-        raise InputError(field, text, "has sizes that differ from GPU to GPU", f"one of: {FORM}")
+        yield from (f"sweep.clusters=[{','.join(names)}]", "sweep.num_gpus=[]")
+        return
     # Sizes of one GPU are one cluster at several sizes.
     yield f"sweep.clusters=[{','.join(kinds.values())}]"
     yield f"sweep.num_gpus=[{','.join(map(str, sorted(set(counts))))}]"

@@ -12,9 +12,9 @@ from trainscout.simulators.predictor.question.errors import InputError
 @pytest.mark.parametrize(
     ("given", "settings"),
     [
-        (["training.tokens=1T"], ["training.tokens=1000000000000.0"]),
-        (["training.tokens=1.5B,2T"], ["training.tokens=1500000000.0,2000000000000.0"]),
-        (["sweep.training.tokens=300B"], ["sweep.training.tokens=300000000000.0"]),
+        (["training.tokens=1T"], ["training.tokens=1e+12"]),
+        (["training.tokens=1.5B,2T"], ["training.tokens=1.5e+09,2e+12"]),
+        (["sweep.training.tokens=300B"], ["sweep.training.tokens=3e+11"]),
         (["training.tokens=2e12"], ["training.tokens=2e12"]),
         (["gpus=64xH100"], ["cluster=64xh100"]),
         (["gpus=64xH100,8xB200"], ["cluster=64xh100,8xb200"]),
@@ -32,6 +32,11 @@ def test_sizes_of_one_gpu_are_one_cluster_of_a_study(gpus, sizes):
     largest = sizes.rpartition(",")[2]
     expected = [f"sweep.clusters=[{largest}xh100]", f"sweep.num_gpus=[{sizes}]"]
     assert as_settings("plan", [f"gpus={gpus}"]) == expected
+
+
+def test_clusters_of_several_sizes_have_each_its_own():
+    expected = ["sweep.clusters=[64xh100,32xb200]", "sweep.num_gpus=[]"]
+    assert as_settings("plan", ["gpus=64xH100,32xB200"]) == expected
 
 
 @pytest.mark.parametrize(
