@@ -29,9 +29,8 @@ from .published.published import add_output, add_runs
 from .published.reading.groups import source_group
 from .published.reading.rows import TRUSTED, read_rows
 from .published.regularity import mark_extrapolated
-from .published.replay import Result
+from .published.replay import Result, replay_with_progress
 from .residuals import Bare, format_origin
-from .validate import replay_with_progress
 
 
 def main(arguments: Sequence[str]) -> int:

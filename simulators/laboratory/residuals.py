@@ -29,10 +29,9 @@ from .published.published import BLIND_TESTS, PUBLISHED_RUNS, add_output
 from .published.reading.groups import independent_source
 from .published.reading.rows import TRUSTED, read_rows
 from .published.regularity import mark_extrapolated
-from .published.replay import Result
+from .published.replay import Result, replay_with_progress
 from .uncertainty.coverage import LEFT_OUT, Coverage, coverage
 from .uncertainty.order import Order, order
-from .validate import replay_with_progress
 
 
 def main(arguments: Sequence[str]) -> int:

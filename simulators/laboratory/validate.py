@@ -18,13 +18,14 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
 from trainscout.simulators.registry import Simulator, SimulatorSpec, get_simulator
 
-from .published.jobs.jobs import Declarations, read_curves, shipped_declarations
+from .calibration.tables_of_runs import by_our_names, read_table
+from .published.jobs.jobs import read_curves, shipped_declarations
 from .published.page.plots import validation_html
 from .published.page.terminal_tables import validation_tables
 from .published.published import add_runs, read_peer_predictions
-from .published.reading.rows import QUALITIES, Row, read_rows, unread_columns
+from .published.reading.rows import QUALITIES, Row, csv_lines, read_rows, unread_columns
 from .published.regularity import mark_extrapolated, with_doubtful_states
-from .published.replay import Result, replay_rows
+from .published.replay import Result, replay_with_progress
 from .published.report import validation_report
 
 
@@ -58,6 +59,11 @@ def predict(
         InputError: for a file that is not a table of measured runs, none of whose rows can be
             read, or an unknown simulator.
     """
+    spec = SimulatorSpec.of(simulator)
+    lines = csv_lines(runs)
+    if lines and by_our_names([*map(str.strip, lines[0][1])]):
+        results = _own_results(runs, where_it_holds(spec), measured_collectives)
+        return validation_report(results, grades, ()), results
     rows = mark_extrapolated(read_rows(runs))
     if all(row.fault for row in rows):
         raise InputError("runs", runs, f"has no row that can be read; {rows[0].fault}")
@@ -68,10 +74,39 @@ def predict(
         curves[str(measured_collectives)] = found
         declarations = replace(declarations, measured_collectives=str(measured_collectives))
     declarations = replace(declarations, curves=curves)
-    results = replay_with_progress(rows, declarations, where_it_holds(SimulatorSpec.of(simulator)))
+    results = replay_with_progress(rows, declarations, where_it_holds(spec))
     results = with_doubtful_states(results)
     peers = read_peer_predictions()
     return validation_report(results, grades, peers, unread_columns(runs)), results
+
+
+def _own_results(
+    table: Path, simulator: Simulator, measured_collectives: Path | None
+) -> tuple[Result, ...]:
+    """Rows by our names (``trainscout calibrate``) as those that are published."""
+    field, file = "cluster.measured_collectives", measured_collectives
+    runs, left = read_table(table, {} if file is None else {field: str(file)})
+    results = []
+    with progress_bar("predicting", len(runs)) as advance:
+        for run in runs:
+            job = run.job
+            row = Row(
+                id=run.name,
+                gpu=job.gpu.name,
+                source=table.name,
+                num_gpus=job.world_size,
+                model=job.model.name,
+                num_experts=job.model.moe.num_experts if job.model.moe else None,
+                dtype=job.precision,
+            )
+            found = simulator.simulate(job)
+            results.append(Result(row, job, found, run.measured_s, None, found.assumptions, ""))
+            advance()
+    for name, _, why in (each.partition(": ") for each in left):
+        results.append(
+            Result(Row(name, "", table.name, fault=why), None, None, None, None, (), why)
+        )
+    return tuple(results)
 
 
 def where_it_holds(spec: SimulatorSpec) -> Simulator:
@@ -94,13 +129,6 @@ class _WhereMeasured:
         found = self._as_it_comes.simulate(job)
         stated = f"not calibrated: that is of {', '.join(self._gpus)}"
         return replace(found, assumptions=(*found.assumptions, stated))
-
-
-def replay_with_progress(
-    rows: Sequence[Row], declarations: Declarations, simulator: Simulator
-) -> tuple[Result, ...]:
-    with progress_bar("predicting", len(rows)) as advance:
-        return replay_rows(rows, declarations, simulator, advance)
 
 
 def _grades(text: str) -> tuple[str, ...]:

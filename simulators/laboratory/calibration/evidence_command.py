@@ -15,8 +15,8 @@ from trainscout.simulators.laboratory.published.page.markdown import percent, si
 from trainscout.simulators.laboratory.published.published import add_runs
 from trainscout.simulators.laboratory.published.reading.rows import read_rows
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
+from trainscout.simulators.laboratory.published.replay import replay_with_progress
 from trainscout.simulators.laboratory.residuals import Bare, residuals_of
-from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.markdown import table
 from trainscout.simulators.predictor.io.output import write_whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -49,7 +49,7 @@ def read_table(
     """
     lines = csv_lines(path)
     header = tuple(map(str.strip, lines[0][1])) if lines else ()
-    if _MACHINES & {*map(column_of, header), *stated}:
+    if by_our_names(header, stated):
         if long := [line for line, cells in lines[1:] if len(cells) > len(header)]:
             problem = f"has more cells than columns in line {long[0]}"
             raise InputError("runs", path, problem, f"{len(header)} cells")
@@ -70,6 +70,11 @@ def read_table(
         name, value = next(iter(stated.items()))
         raise InputError("--set", f"{name}={value}", problem, "a column cluster or gpus")
     return _published(path)
+
+
+def by_our_names(header: Sequence[str], stated: Collection[str] = ()) -> bool:
+    """Whether a table's columns are settings by our names: it says on which machines."""
+    return bool(_MACHINES & {*map(column_of, header), *stated})
 
 
 def own_runs(
@@ -108,7 +113,7 @@ def own_runs(
 
 def _published(path: Path) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
     # Looked up late: it brings all that reads published runs.
-    from trainscout.simulators.laboratory.validate import replay_with_progress
+    from trainscout.simulators.laboratory.published.replay import replay_with_progress
     from trainscout.simulators.registry import get_simulator
 
     rows, catalogue = read_rows(path), load_catalogue()

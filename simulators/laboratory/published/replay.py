@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
+from trainscout.simulators.predictor.io.terminal import progress_bar
 from trainscout.simulators.predictor.memory.bands import FITS, NO
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -211,6 +212,14 @@ def replay_rows(
         results.append(replay_row(row, declarations, memo))
         advance()
     return tuple(results)
+
+
+def replay_with_progress(
+    rows: Sequence[Row], declarations: Declarations, simulator: Simulator
+) -> tuple[Result, ...]:
+    """``replay_rows`` under a bar of its progress."""
+    with progress_bar("predicting", len(rows)) as advance:
+        return replay_rows(rows, declarations, simulator, advance)
 
 
 class _Memo:

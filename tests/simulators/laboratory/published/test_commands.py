@@ -200,3 +200,18 @@ def test_figures_are_kept_only_if_all_can_be_read(tmp_path, monkeypatch, capsys)
     assert accuracy(arguments) == 2
     assert "bad.json" in capsys.readouterr().err
     assert not any(place.exists() for place in places)
+
+
+def test_runs_by_our_names_are_validated_as_published_ones(tmp_path, capsys):
+    table = tmp_path / "ours.csv"
+    table.write_text(
+        "name,model,gpus,tp,global_batch_size,step_time_s\n"
+        "a,llama3_8b,64xH100,2,512,9\nb,llama3_8b,64xH100,3,512,9\n"
+    )
+    options = [str(table), "--json", str(tmp_path / "o.json")]
+    assert validate(options) == 0
+    shown = capsys.readouterr().out
+    assert "3 does not divide the 64 GPUs" in shown
+    assert shown.count("ours.csv") == 1
+    (row,) = json.loads((tmp_path / "o.json").read_text("utf-8"))["rows"]
+    assert (row["id"], row["gpu"], row["num_gpus"], row["measured"]) == ("a", "h100", 64, 9.0)
