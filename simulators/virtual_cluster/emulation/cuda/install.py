@@ -135,8 +135,9 @@ def _new(cls: type[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch._C.TensorBase.__new__(cls, *args, **kwargs).to(device)
 
 
-# What emulated libraries say they are; the versions torch 2.13's CUDA builds come with.
-CUDA_VERSION, CUDNN_VERSION = "12.9", 91002
+# What emulated libraries say they are; a torch that was built with CUDA names its own version, to
+# which compiled packages beside it are held.
+CUDA_VERSION, CUDNN_VERSION = torch.version.cuda or "12.9", 91002
 
 
 def install_cuda(state: RankState) -> None:

@@ -33,6 +33,8 @@ def register_kernels_of_cuda_only(library: Any) -> None:
         ("_use_cudnn_ctc_loss.Tensor", lambda *_, **__: False),
         ("_use_miopen_ctc_loss", lambda *_, **__: False),
         ("_use_miopen_ctc_loss.Tensor", lambda *_, **__: False),
+        # Sequences stay padded: nested tensors have no shapes here.
+        ("_nested_tensor_from_mask_left_aligned", lambda *_: False),
         ("_thnn_fused_gru_cell", _gru_cell),
         ("_thnn_fused_gru_cell_backward", _gru_cell_backward),
         ("cudnn_grid_sampler", _sampled),

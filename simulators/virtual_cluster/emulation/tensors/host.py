@@ -261,7 +261,10 @@ def _patch_modules(state: RankState) -> None:
 
     def is_host_data(data: Any) -> bool:
         plain = type(data) is torch.Tensor and data.device.type == "cpu"
-        return plain and data.numel() > 0 and not state.is_child
+        if not plain or state.is_child or not data.numel():
+            return False
+        # A module that a function makes which torch.func transforms: its tensors have no storage.
+        return not torch._C._functorch.is_functorch_wrapped_tensor(data)
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if is_host_data(data):

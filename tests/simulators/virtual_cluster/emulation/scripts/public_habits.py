@@ -5,6 +5,7 @@ import copy
 import itertools
 import os
 import pickle
+import runpy
 import warnings
 
 import numpy
@@ -159,6 +160,16 @@ def train(local_rank, node):
     assert kept_rows(noise).shape == (3, 4)
     assert torch.ops.habits.twice(noise).shape == (12, 4)  # Nothing but running them tells.
     assert torch.ops.habits.thrice(noise).shape == (18, 4)
+    encoder = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 1
+    ).to(device)
+    padded = torch.zeros(2, 3, dtype=torch.bool, device=device)
+    encoded = encoder.eval()(noise.view(2, 3, 4), src_key_padding_mask=padded)
+    assert encoded.shape == (2, 3, 4)
+    made_inside = torch.func.jacrev(lambda x: torch.nn.Linear(4, 2, device=device)(x))
+    assert made_inside(noise[0]).shape == (2, 4)
+    built = runpy.run_path(os.path.join(os.path.dirname(torch.__file__), "version.py"))
+    assert torch.version.cuda == (built["cuda"] or torch.version.cuda)
     lengths = torch.tensor([[5, 3, 2]], device=device)
     assert lengths.transpose_(0, 1).squeeze_(1).unsqueeze_(0).tolist() == [[5, 3, 2]]
     packed = torch.nn.utils.rnn.pack_padded_sequence(
