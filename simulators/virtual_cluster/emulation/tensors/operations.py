@@ -176,7 +176,10 @@ def _describe(func: Any) -> Operation:
 
 
 def _viewed(func: Any) -> Any:
-    """``aten.t`` of ``aten.t_``; None of ``resize_``, which has no view beside it."""
+    """``aten.t`` of ``aten.t_``; None of ``resize_``, which has no view beside it, and of a
+    script's own."""
+    if func.namespace != "aten":
+        return None
     packet = getattr(aten, func._schema.name.partition("::")[2].removesuffix("_"))
     taken = [argument.name for argument in func._schema.arguments]
     for found in (getattr(packet, name) for name in packet.overloads()):
