@@ -259,6 +259,10 @@ def _refused_override(error: BaseException, override: Override) -> InputError:
     if override.is_sweep_override():
         allowed = _form(name) or f"one value, a list as [{value}], or a sweep with -m"
         nearest = meant_choice(name, value)
+        if (DECLARATIONS / name).is_dir():
+            allowed = f"one; each in turn: -m {name}={value}"
+            if name == "cluster":
+                allowed += f"; beside each other: trainscout plan gpus={value} sweep.models=[NAME]"
         if name == "objective" and nearest is None:
             allowed = f"objective.names=[{value}], for their Pareto front"
         return InputError(name, value, "holds several values", allowed, nearest)

@@ -138,6 +138,8 @@ def _launcher_options(command: Command) -> Mapping[str, int]:
             value = words[at + 1]
         if value.isdigit() and is_known(value) and int(value) > 0:
             found.setdefault(name, int(value))
+        elif name in (*_NODES, *_PER_NODE, *_PROCESSES) and is_known(value):
+            _refuse_words(name, value)
     return found
 
 
@@ -160,7 +162,12 @@ def _variable(script: Script, own: Mapping[str, str], names: tuple[str, ...]) ->
         value = own.get(name) or script.variables.text(name)
         if value is not None and value.isdigit() and int(value) > 0:
             return int(value)
-        counts = name in _PER_NODE_VARIABLES and value not in ("auto", "gpu", "cpu")
-        if counts and re.fullmatch(r"0+|[a-z]+", value or ""):
-            raise InputError(name, value, "is no number of GPUs", "a whole number >= 1")
+        if name in _PER_NODE_VARIABLES:
+            _refuse_words(name, value or "")
     return None
+
+
+def _refuse_words(name: str, value: str) -> None:
+    if re.fullmatch(r"0+|[a-z]+", value) and value not in ("auto", "gpu", "cpu", "xpu"):
+        what = "nodes" if name in _NODES else "GPUs"
+        raise InputError(name, value, f"is no number of {what}", "a whole number >= 1")

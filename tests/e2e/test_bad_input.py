@@ -60,6 +60,7 @@ WRONG = {
         "cluster.nic_gbps=400Gbps": "did you mean '400'",
         "cluster.nic_gbps=50GB/s": "did you mean '400'",
         "training.packed_lengths=80,150": "a list as [80,150]",
+        "gpu=h100,h200": "each in turn: -m gpu=h100,h200",
         "recipe.tp=0": "recipe.tp=0: tp=0 must be a whole number >= 1",
         "format=yaml": "format=yaml: is not a known choice (allowed: csv, json, table)",
         "+recipies=1": "recipies=1: is not a known name; did you mean 'recipe'",

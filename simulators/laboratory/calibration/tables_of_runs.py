@@ -13,7 +13,11 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.input_errors import meant_setting
 from trainscout.optimizer.tracking.runs import client_of, store_is_missing
 from trainscout.simulators.laboratory.published.jobs.jobs import Declarations, read_curves
-from trainscout.simulators.laboratory.published.reading.rows import csv_lines, read_rows
+from trainscout.simulators.laboratory.published.reading.rows import (
+    check_header,
+    csv_lines,
+    read_rows,
+)
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.job import Job
 
@@ -58,6 +62,8 @@ def read_table(
             for line, cells in lines[1:]
         ]
         return own_runs(header, rows, str(path), stated)
+    if len(header) == 1:
+        check_header(path, header)
     if header and "gpu" not in header:
         names = ("cluster", "gpus", "gpu")
         found = [(name, near) for name in header if (near := nearest_name(name, names))]

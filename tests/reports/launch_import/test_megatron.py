@@ -344,6 +344,12 @@ def test_gpus_are_those_that_the_script_starts(tmp_path, text, nodes, per_node):
     assert (cluster.num_nodes, cluster.gpus_per_node) == (nodes, per_node)
 
 
+@pytest.mark.parametrize("wrong", ["--nproc_per_node=eight", "--nnodes 0"])
+def test_what_is_no_number_of_gpus_is_refused(tmp_path, wrong):
+    with pytest.raises(InputError, match=r"is no number of (GPUs|nodes)"):
+        read_written(tmp_path, f"torchrun {wrong} pretrain_gpt.py {SHAPE}")
+
+
 def test_the_declared_cluster_where_degrees_do_not_divide(tmp_path):
     text = f"torchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py {SHAPE}"
     imported = read_written(tmp_path, text + " --tensor-model-parallel-size 16")

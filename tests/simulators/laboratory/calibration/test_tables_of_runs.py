@@ -73,6 +73,9 @@ def test_a_table_that_does_not_say_its_machines_is_told_how(tmp_path, column, st
     path.write_text(path.read_text().replace("cluster,", f"{column},", 1))
     with pytest.raises(InputError, match=stated):
         read_table(path)
+    path.write_text(path.read_text().replace(",", ";"))
+    with pytest.raises(InputError, match="is separated by ';'"):
+        read_table(path)
 
 
 def test_settings_of_all_rows_count_where_a_row_does_not_say_otherwise(tmp_path):
