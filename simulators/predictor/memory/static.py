@@ -19,7 +19,7 @@ from typing import NamedTuple
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import OPTIMIZERS
 from trainscout.simulators.predictor.question.tuning import PACKED
-from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm
+from trainscout.simulators.predictor.workload.ir import weight_elements
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Held, Stage
 from trainscout.simulators.predictor.workload.weights.data_parallel import (
@@ -54,16 +54,17 @@ class Absent(NamedTuple):
 class Static:
     """Bytes of one rank: ``parameters`` that it keeps and, gathered for a pass, those of two
     ``layers`` and of the model's ``ends`` (of DeepSpeed, ``layers`` are all); ``gradients`` that
-    it keeps, of what is being ``reduced``, and of ``buckets``; ``optimizer`` states. ``made``: so
-    many parameters' gradients come with the backward pass (0: they are there); ``in_turn``: layers
-    are gathered one after another. Those ``behind`` a backward pass stay, as gradients of
-    ``trained`` parameters come. Of ``buckets``, ``late`` bytes come with a pass's first gradient;
-    when the optimizer runs, so many of gradients are gone as what others have ``updated``. Of the
-    ends as one unit the ``head``'s gradient waits while layers run, to be ``joined`` with the
-    embedding's and reduced. Where they are two, of which ``ends`` is the larger, none is gathered
-    beside layers, and what is reduced of the head is there with the first layer behind it, as
-    gradients of so many parameters ``apart`` are. As the head's backward pass begins ``fetched``
-    bytes of layers are there, and ``freed`` ones of the ends are not."""
+    it keeps, of what is being ``reduced``, of ``weight`` bytes each and as ``copies``, and of
+    ``buckets``; ``optimizer`` states. ``made``: so many parameters' gradients come with the
+    backward pass (0: they are there); ``in_turn``: layers are gathered one after another. Those
+    ``behind`` a backward pass stay, as gradients of ``trained`` parameters come. Of ``buckets``,
+    ``late`` bytes come with a pass's first gradient; when the optimizer runs, so many of
+    gradients are gone as what others have ``updated``. Of the ends as one unit the ``head``'s
+    gradient waits while layers run, to be ``joined`` with the embedding's and reduced. Where they
+    are two, of which ``ends`` is the larger, none is gathered beside layers, and what is reduced
+    of the head is there with the first layer behind it, as gradients of so many parameters
+    ``apart`` are. As the head's backward pass begins ``fetched`` bytes of layers are there, and
+    ``freed`` ones of the ends are not."""
 
     parameters: int
     gradients: int
@@ -71,6 +72,8 @@ class Static:
     layers: int = 0
     ends: int = 0
     reduced: int = 0
+    copies: int = 0
+    weight: int = 0
     buckets: int = 0
     made: int = 0
     in_turn: bool = False
@@ -103,16 +106,26 @@ class Static:
         """Whether any of it is not there at a time."""
         return self.in_turn or self.made > 0 or self.late > 0
 
-    def absent(self, made: int, *, in_layer: bool, backward: bool = False) -> Absent:
+    def absent(
+        self,
+        made: int,
+        *,
+        in_layer: bool,
+        backward: bool = False,
+        own: int = 0,
+        reduces: bool = False,
+    ) -> Absent:
         """What of ``kinds`` is not there when the gradients of so many parameters are, in a
-        forward or a ``backward`` pass."""
+        forward or a ``backward`` pass; ``own`` and ``reduces`` as in ``Held``."""
         left = self.gradients * (self.made - made) // self.made if self.made else 0
         left += self.late * (made == 0)
         gathered = self.layers + self.behind + self.ends
         passed = gathered * made // self.trained - self.ends
         ahead = self.behind - min(self.behind, max(0, passed))
         outside = self.in_turn and not in_layer
-        left += self.passing(in_layer=not outside)
+        # Of a head of its own, too, a layer's worth is being reduced.
+        reduces = reduces or made == self.apart > 0
+        left += self.passing(in_layer=not outside, own=own, reduces=reduces)
         left -= self.joined * (made > 0 and outside)
         if self.apart and not outside:
             ahead += self.ends
@@ -120,18 +133,26 @@ class Static:
         there = self.fetched * (backward and made == 0) - self.freed * (made == 0)
         return Absent((self.layers - there) * outside + ahead, left)
 
-    def passing(self, *, in_layer: bool) -> int:
+    def passing(self, *, in_layer: bool, own: int, reduces: bool) -> int:
         """Bytes of whole gradients that are not there outside of layers, at the model's head, or
         while one runs."""
-        return self.root - self.head if in_layer else self.root + self.reduced
+        if not in_layer:
+            return self.root + self.reduced
+        if not self.in_turn:
+            return self.root - self.head
+        there = min(own * self.weight, self.reduced - self.copies) + self.copies * reduces
+        return self.root - self.head + self.reduced - there
 
     def peak(self, held: Iterable[Held], *, backward: bool) -> tuple[int, Absent]:
         """Most bytes that a pass holds, of where it may, and what is absent there."""
         if not self.comes_and_goes:
             return max(held).bytes, Absent(0, 0)
         found = (
-            (size, self.absent(made, in_layer=in_layer, backward=backward))
-            for size, made, in_layer in held
+            (
+                size,
+                self.absent(made, in_layer=in_layer, backward=backward, own=own, reduces=reduces),
+            )
+            for size, made, in_layer, own, reduces in held
         )
         return max(found, key=lambda each: each[0] - sum(each[1]))
 
@@ -185,7 +206,8 @@ def static_of(job: Job, stage: Stage) -> Static:
         cast = 4 if in_fp32 else weight * (alone and framework.copies_gathered)
         kept = 4 if OPTIMIZERS[job.optimizer].has_copy else weight
         packed, of_layer = _packed_bytes(job, stage)
-        reshards = framework.reshards_root and recipe.pp == 1
+        # Hooks on a loss that the model returns gather its ends again before the backward pass.
+        reshards = framework.reshards_root and recipe.pp == 1 and not framework.loss_in_model
         # FSDP2 adds up what is not reduced yet in the type that it is reduced in.
         gradients = parameters.total * (cast or weight) if sums_whole else here * kept
         gathered, ends = 2 * largest_layer(stage), end_parameters(job, stage)
@@ -205,6 +227,8 @@ def static_of(job: Job, stage: Stage) -> Static:
             layers=layers,
             ends=ends * weight,
             reduced=reduced * (weight + cast),
+            copies=reduced * cast,
+            weight=weight,
             buckets=bucket,
             made=made if alone else 0,
             in_turn=alone,
@@ -332,9 +356,7 @@ def _largest_weight(stage: Stage, *, in_layer: bool) -> int:
     """Elements of the largest trained matrix of a layer, of the experts that one product has, or
     of the ends."""
     ops = [op for run in stage.runs if run.is_layer == in_layer for op in run.backward.ops]
-    sizes = [op.m * op.n for op in ops if isinstance(op, Gemm) and op.layout == "NT"]
-    groups = (op for op in ops if isinstance(op, GroupedGemm) and op.layout == "NT")
-    return max([*sizes, *(op.groups * op.n * op.k for op in groups)], default=0)
+    return max(map(weight_elements, ops), default=0)
 
 
 def _largest_quantised(stage: Stage) -> LocalParameters:

@@ -244,6 +244,17 @@ Kernel = TransformerKernel | Convolution
 Op = Kernel | Collective | SendRecv | HostUpdate | HostSync | Alloc | Free
 
 
+# Copies of weights that autocast keeps until it ends, though no backward pass needs them.
+CACHED = "cached"
+
+
+def weight_elements(op: Op) -> int:
+    """Elements of the weights whose gradients a product makes."""
+    if isinstance(op, Gemm):
+        return op.m * op.n * (op.layout == "NT" and op.batch == 1)
+    return op.groups * op.n * op.k * (op.layout == "NT") if isinstance(op, GroupedGemm) else 0
+
+
 class Digest:
     """A value as a key that is hashed once, however often it is looked up."""
 
@@ -275,7 +286,9 @@ class Block:
     its own ``Alloc`` included. ``forward_ops`` of the operations are issued by forward passes,
     recomputed ones included, the others by autograd. Hooks of what shards its parameters run with
     it as with so many ``units``; Python goes through the parameters of ``listed`` layers one by
-    one. Equality is by content: ``digest`` names it.
+    one. ``moments`` are where a backward block may hold most: so many bytes less than
+    ``peak_bytes``, with gradients of so many weights; traced ones have none. Equality is by
+    content, but for those: ``digest`` names it.
     """
 
     name: str
@@ -284,6 +297,7 @@ class Block:
     forward_ops: int = 0
     units: float = 0.0
     listed: int = 0
+    moments: tuple[tuple[int, int], ...] = field(default=((0, 0),), compare=False)
 
     @cached_property
     def digest(self) -> Digest:
@@ -318,10 +332,16 @@ class Block:
         total = 0
         for op in self.ops:
             if isinstance(op, Alloc):
-                total += op.bytes
+                total += op.bytes * (op.tag != CACHED)
             elif isinstance(op, Free):
                 total -= op.bytes
         return total
+
+    @cached_property
+    def cached_bytes(self) -> int:
+        """Bytes that stay until all of the model's forward pass has ended, and no longer."""
+        cached = (op for op in self.ops if isinstance(op, Alloc) and op.tag == CACHED)
+        return sum(op.bytes for op in cached)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .elementwise import kept_of_norm, norm_ops, writes_norm
-from .ir import Alloc, Block, Collective, Free, Gemm, GroupedGemm, Op, Streaming
+from .ir import (
+    Alloc,
+    Block,
+    Collective,
+    Free,
+    Gemm,
+    GroupedGemm,
+    Op,
+    Streaming,
+    weight_elements,
+)
 from .shard import Shard
 
 ATTENTION_RESIDUAL = "attention_residual"
@@ -71,7 +81,7 @@ def compose(
     """
     forward: list[Op] = []
     backward: list[Op] = []
-    forward_peak = backward_peak = live = 0
+    forward_peak = live = 0
     # Of each part what outlives the forward pass, its bytes, and those that are made again.
     sizes: list[tuple[tuple[Alloc, ...], int, int]] = []
     for part in parts:
@@ -82,8 +92,8 @@ def compose(
         forward += kept
         forward_peak = max(forward_peak, live + saved_bytes + part.forward_peak_bytes)
         live += kept_bytes
-    freed = 0
-    waiting = 0
+    freed = made = waiting = 0
+    held: list[tuple[int, int]] = []
     if rerun_at_once:
         backward += [op for part in parts for op in part.rerun]
         waiting = sum(again for _, _, again in sizes)
@@ -93,7 +103,10 @@ def compose(
         else:
             backward += part.rerun
         backward += part.backward
-        backward_peak = max(backward_peak, again + part.backward_peak_bytes - freed)
+        # Most is there when the first of its products has made a gradient.
+        gradients = [*filter(None, map(weight_elements, part.backward)), 0]
+        held.append((again + part.backward_peak_bytes - freed, made + gradients[0]))
+        made += sum(gradients)
         backward += [Free(tensor.tag, tensor.bytes) for tensor in kept]
         freed += kept_bytes
     return (
@@ -106,10 +119,21 @@ def compose(
         Block(
             f"{name}_backward",
             tuple(backward),
-            max(0, backward_peak),
+            max((size for size, _ in held), default=0),
             sum(len(part.rerun) for part in parts),
+            moments=_moments(held),
         ),
     )
+
+
+def _moments(held: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """``Block.moments`` of bytes that a pass holds, with the gradients that are there, in order:
+    those behind which none holds as much."""
+    found: list[tuple[int, int]] = []
+    for size, made in reversed(held):
+        if not found or size > found[-1][0]:
+            found.append((size, made))
+    return tuple((found[-1][0] - size, made) for size, made in found) or ((0, 0),)
 
 
 def until_needed(ops: Sequence[Op]) -> tuple[Op, ...]:
@@ -148,6 +172,8 @@ def checkpointed(
     backward = tuple(op for op in plain_backward.ops if not isinstance(op, Free))
     saved = sum(part.kept_bytes for part in parts) + beside_bytes
     transient = max((part.forward_peak_bytes for part in parts), default=0)
+    first, behind = plain_forward.peak_bytes + beside_bytes, saved + plain_backward.peak_bytes
+    held = [(first, 0), *((behind - less, made) for less, made in plain_backward.moments[::-1])]
     goes = (Free(ROUTER_GRAPH, stays_bytes),) if stays_bytes else ()
     stays = (Alloc(ROUTER_GRAPH, stays_bytes),) if stays_bytes else ()
     return (
@@ -160,8 +186,9 @@ def checkpointed(
         Block(
             f"{name}_backward",
             (*again, *backward, Free("layer_input", input_bytes), *stays),
-            max(plain_forward.peak_bytes + beside_bytes, saved + plain_backward.peak_bytes),
+            max(first, behind),
             plain_forward.forward_ops + plain_backward.forward_ops,
+            moments=_moments(held),
         ),
     )
 

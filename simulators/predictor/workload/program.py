@@ -52,11 +52,15 @@ class Run:
 
 class Held(NamedTuple):
     """``bytes`` that a pass holds beyond what was live before it, when the gradients of ``made``
-    parameters are there; ``in_layer``: where one of the model's layers runs."""
+    parameters are there; ``in_layer``: where one of the model's layers runs. Of that layer's
+    parameters ``own`` have gradients, not reduced yet; ``reduces``: those of a layer are being
+    reduced."""
 
     bytes: int
     made: int
     in_layer: bool
+    own: int = 0
+    reduces: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,14 +95,24 @@ class Chunk:
 def _held(blocks: Iterable[tuple[Run, Block, int]]) -> tuple[Held, ...]:
     """Of a pass of runs, a block and the gradients it makes."""
     live = made = 0
+    layers = False
     found = [Held(0, 0, in_layer=True)]
     for run, block, gradients in blocks:
         # Each repetition leaves its activations or gradients behind.
-        for before in {0, run.count - 1}:
-            most = live + before * block.saved_bytes + block.peak_bytes
-            found.append(Held(most, made + before * gradients, run.is_layer))
-        live += run.count * block.saved_bytes
+        stays = block.saved_bytes + block.cached_bytes
+        for before in sorted({0, min(1, run.count - 1), run.count - 1}):
+            start, there = live + before * stays, made + before * gradients
+            reduces = run.is_layer and gradients > 0
+            for less, own in block.moments:
+                most = start + block.peak_bytes - less
+                found.append(
+                    Held(most, there, run.is_layer, own, reduces and (layers or before > 0))
+                )
+            if reduces:
+                found.append(Held(start + stays, there + gradients, True, gradients, True))
+        live += run.count * stays
         made += run.count * gradients
+        layers = layers or run.is_layer
     return tuple(found)
 
 

@@ -162,9 +162,9 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
     piece come to a small part of what layers hold. ``compiled``: the logits, and in the backward
     pass their gradient, ``returned`` the zeros that it is added to besides. ``fp32``: the softmax,
     or in place the gradient, beside the logits or their gradient. ``copies``: an fp32 copy of the
-    logits besides. ``eager``: the log-softmax, and the gradients of both its output and its input,
-    and split by DTensors another; of ``log_softmax`` the same in 16 bits, and ``uncast`` besides
-    the logits.
+    logits besides. ``eager``: the log-softmax, beside it the logits and an fp32 copy, then the
+    gradients of both its output and its input, and split by DTensors another; of ``log_softmax``
+    the same in 16 bits, and ``uncast`` besides the logits.
     """
     if shard.loss == "log_softmax":
         return size, size, 2 * size
@@ -183,7 +183,9 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
         "uncast": (2 * size, 2 * size),
     }[shard.cross_entropy]
     zeros = size * (shard.cross_entropy == "returned")
-    return kept, beside, beside + zeros + 4 * splits_softmax(shard)
+    copied = 4 + (size if size < 4 else 0)
+    before = copied if shard.cross_entropy == "eager" else beside
+    return kept, before, beside + zeros + 4 * splits_softmax(shard)
 
 
 def _in_bf16(shard: Shard) -> Shard:

@@ -13,6 +13,7 @@ from trainscout.simulators.predictor.question.tuning import PACKED
 from trainscout.simulators.predictor.workload.feed_forward.mlp import mlp_part
 from trainscout.simulators.predictor.workload.feed_forward.moe import moe_parts
 from trainscout.simulators.predictor.workload.ir import (
+    CACHED,
     Alloc,
     Block,
     Gemm,
@@ -109,17 +110,18 @@ def layer_blocks(
     parts = layer_parts(shard, layer)
     if recompute == "full":
         input_bytes = shard.local_tokens * shard.model.residual_width * shard.stream_bytes
-        # Autocast keeps its copies of weights until the model's forward pass ends.
-        ops = tuple(op for part in parts for op in part.forward)
-        input_bytes += sum(each.bytes for each in weight_copies(shard, ops))
         early, beside = shard.recompute_stops_early, beside_rerun_bytes(shard)
         stays = 0
         if shard.keeps_router_graph and layer.mlp == MOE:
             router = next(at for at, part in enumerate(parts) if part.module == "moe")
             stays = sum(part.saved_bytes for part in parts[: router + 1])
-        return checkpointed(
+        forward, backward = checkpointed(
             name, parts, input_bytes, beside_bytes=beside, stops_early=early, stays_bytes=stays
         )
+        copies = sum(each.bytes for each in weight_copies(shard, _forward(parts)))
+        if copies:
+            forward = replace(forward, ops=(*forward.ops, Alloc(CACHED, copies)))
+        return forward, backward
     if recompute == "selective":
         chosen = frozenset(modules.split("+"))
         at_once = OPERATIONS in chosen

@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulators.jobs import GPU, MIXTRAL_8X7B, NODE, TINY, make_job
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION
+from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, MIB
 from trainscout.simulators.predictor.memory.static import Static, static_of
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
@@ -123,6 +123,49 @@ def test_the_root_unit_reduces_gradients_of_both_ends_last(
     )
     memory = ReplaySimulator().without_error_bar(job).memory
     assert memory.peak_allocated_bytes - WORKSPACE == pytest.approx(recorded_gib * 2**30, rel=0.03)
+
+
+WIDE = {"hidden_size": 4096, "ffn_hidden_size": 11008}
+
+
+@pytest.mark.parametrize(
+    ("layers", "sequence", "recompute", "recorded_mib"),
+    [(4, 4096, "none", 6590), (8, 1024, "none", 6076), (4, 4096, "full", 4705)],
+)
+def test_a_layer_is_reduced_beside_the_next_one(layers, sequence, recompute, recorded_mib) -> None:
+    """Llama of Transformers under FSDP2, which copies gradients to fp32, on eight virtual GPUs."""
+    job = llama("huggingface", 8, 3, 1, 1, sequence, recompute, "adam")
+    facts = {"reduce_grads_fp32": True, "copies_gathered": True, "autocast": False}
+    job = replace(
+        job,
+        model=replace(job.model, num_layers=layers, **WIDE),
+        framework=replace(job.framework, fused_optimizer=True, **facts),
+    )
+    memory = ReplaySimulator().without_error_bar(job).memory
+    assert memory.peak_allocated_bytes - WORKSPACE == pytest.approx(recorded_mib * MIB, rel=0.03)
+
+
+def test_a_root_unit_is_gathered_again_before_a_loss_that_its_model_returns() -> None:
+    """As above, a larger vocabulary, ``fully_shard(model, reshard_after_forward=True)``."""
+    job = llama("huggingface", 8, 3, 1, 1, 4096, "none", "adam")
+    facts = {"reduce_grads_fp32": True, "copies_gathered": True, "reshards_root": True}
+    model = replace(job.model, vocab_size=128256, **WIDE)
+    job = replace(job, model=model, framework=replace(job.framework, autocast=False, **facts))
+    memory = ReplaySimulator().without_error_bar(job).memory
+    assert memory.peak_allocated_bytes - WORKSPACE == pytest.approx(13_736 * MIB, rel=0.01)
+
+
+def test_autocast_keeps_copies_of_recomputed_weights_for_the_forward_pass_alone() -> None:
+    """DDP on eight virtual GPUs holds most as the loss is taken, and less behind it."""
+    job = llama("huggingface", 8, 0, 4, 1, 4096, "full", "adam")
+    declared = replace(job.framework, fused_optimizer=True)
+    job = replace(job, model=replace(job.model, **WIDE), framework=declared)
+    memory = ReplaySimulator().without_error_bar(job).memory
+    assert memory.peak_allocated_bytes - WORKSPACE == pytest.approx(23_343 * MIB, rel=0.015)
+    workload = build_workload(job)
+    (chunk,) = workload.stages[0].chunks
+    forward, backward = (max(each.bytes for each in held) for held in chunk.held)
+    assert forward > chunk.saved_bytes + backward
 
 
 @pytest.mark.parametrize(
@@ -321,7 +364,9 @@ def test_torchtitan_keeps_what_exchanges_brought(recompute, modules, recorded_gi
     catalogue = load_catalogue()
     model = replace(catalogue.models["qwen3_30b_a3b"], sequence_length=4096)
     recipe = replace(job.recipe, ep=8, recompute_modules=modules)
-    job = replace(job, model=model, recipe=recipe, gpu=catalogue.gpus["h200"])
+    # Eagerly, what experts made is weighed in fp32.
+    written = replace(job.framework, written_dispatch="fp32")
+    job = replace(job, model=model, recipe=recipe, gpu=catalogue.gpus["h200"], framework=written)
     memory = ReplaySimulator().without_error_bar(job).memory
     assert memory.peak_allocated_bytes == pytest.approx(recorded_gib * 2**30, rel=0.05)
     earlier = replace(job, framework=replace(job.framework, saves_exchanges=False))
@@ -358,20 +403,30 @@ def test_gradients_that_wait_for_the_last_micro_batch_are_whole(zero_stage, fp32
 
 
 def test_gradients_come_as_layers_go() -> None:
-    static = Static(10, 8, 4, layers=2, ends=1, reduced=3, buckets=5, made=4, in_turn=True)
+    static = Static(
+        10, 8, 4, layers=2, ends=1, reduced=3, copies=2, weight=1, buckets=5, made=4, in_turn=True
+    )
     assert static.kinds == {"parameters": 13, "gradients": 16, "optimizer": 4}
-    assert [static.absent(made, in_layer=True) for made in (0, 1, 4)] == [(0, 8), (0, 6), (0, 0)]
+    behind = [
+        static.absent(made, in_layer=True, own=1, reduces=True).gradients for made in (0, 1, 4)
+    ]
+    assert behind == [8, 6, 0]
+    # Copies are there behind the first layer, a layer's own gradients as they come.
+    first = [static.absent(0, in_layer=True, own=own).gradients for own in (0, 1, 9)]
+    assert first == [11, 10, 10]
     assert static.absent(4, in_layer=False) == (2, 3)
     assert static.most_absent == (2, 11)
     # While the optimizer runs gradients are there, and what was gathered for passes is not.
     assert static.absent_at_update == (3, 3)
     ends = replace(static, head=7, joined=9)
     assert ends.kinds["gradients"] == 25
-    assert [ends.absent(made, in_layer=True).gradients for made in (0, 4)] == [10, 2]
+    last = {"in_layer": True, "own": 1, "reduces": True}
+    assert [ends.absent(made, **last).gradients for made in (0, 4)] == [10, 2]
     assert [ends.absent(made, in_layer=False).gradients for made in (0, 4)] == [20, 3]
     assert ends.absent_at_update.gradients == 12
     apart = replace(ends, apart=3)
-    assert [apart.absent(made, in_layer=True) for made in (0, 3, 4)] == [(1, 17), (1, 4), (1, 9)]
+    assert [apart.absent(made, **last) for made in (0, 3, 4)] == [(1, 17), (1, 4), (1, 9)]
+    assert apart.absent(3, in_layer=True, own=1) == (1, 4)
     assert apart.absent(4, in_layer=False) == ends.absent(4, in_layer=False)
     there = {"parameters": 10, "gradients": 13, "optimizer": 4}
     assert static.kinds_without(static.absent_at_update) == there
