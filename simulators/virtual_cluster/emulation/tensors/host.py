@@ -114,19 +114,17 @@ def _patch_reads(state: RankState) -> None:
     def represented(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
         if not isinstance(self, FakeTensor):
             return str(real_repr(self, tensor_contents=tensor_contents))
-        device = self._fake_device
-        if self.layout is not torch.strided:
-            size, layout = tuple(self.shape), self.layout
-            return f"tensor(..., device='{device}', size={size}, dtype={self.dtype}, {layout=!s})"
+        device, strided = self._fake_device, self.layout is torch.strided
         # Torch shows arguments while it looks for the overload that takes them; what the script
         # left is shown when nobody answers any more.
         unanswered = (
             state.dataless.in_kernel_invocation or not torch._C._len_torch_dispatch_stack()
         )
         if self.numel() > LARGEST_REAL_COPY or unanswered:
-            return f"tensor(..., device='{device}', size={tuple(self.shape)}, dtype={self.dtype})"
+            about = f"size={tuple(self.shape)}, dtype={self.dtype}"
+            about += "" if strided else f", layout={self.layout}"
+            return f"tensor(..., device='{device}', {about})"
         # A sparse tensor's two parts come to the host one by one.
-        strided = self.layout is torch.strided
         text: str = real_repr(contents(self, "repr") if strided else self.detach().cpu())
         return text if device.type == "cpu" else f"{text[:-1]}, device='{device}')"
 
