@@ -126,7 +126,14 @@ def read_launch(
     names_model, reading = reader.model_name is not None or reader.whole, reader.reading()
     if script.commands and not reading.used:
         problem = f"holds no argument of {reader.title} that is known"
+        words = (word for command in script.commands for word in command.words)
+        program = next((word for word in words if word.endswith(".py")), None)
         allowed = f"the configuration of what it starts: {ALLOWED}"
+        if program is not None:
+            allowed = (
+                f"the file of its settings; where {shown(program)} has them itself: trainscout "
+                f"live --world-size {count.total or 8} --gpu h100 -- {shown(program)}"
+            )
         files = sorted(Path(source.strip()).parent.glob("*.json")) if is_file(source) else []
         nearest = str(files[0]) if len(files) == 1 else None
         raise InputError("given", origin, problem, allowed, nearest)

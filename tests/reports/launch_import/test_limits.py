@@ -53,3 +53,9 @@ def test_what_reads_a_program_or_a_log_instead_is_said(tmp_path, capsys, name, i
     (tmp_path / name).write_text("import torch\n")
     assert command("explain")([f"given={tmp_path}/{name}", "model=gpt13b"]) == 2
     assert instead in capsys.readouterr().err
+
+
+def test_a_program_that_has_its_settings_itself_is_run_instead(tmp_path, capsys):
+    (tmp_path / "run.sh").write_text("torchrun --nproc_per_node 4 lora.py\n")
+    assert command("explain")([f"given={tmp_path}/run.sh", "model=gpt13b"]) == 2
+    assert "live --world-size 4 --gpu h100 -- lora.py" in capsys.readouterr().err
