@@ -42,6 +42,7 @@ from .bands import band_of, spread_of
 from .static import Absent, Static, static_of
 from .unused import (
     cached_bytes,
+    copied_bytes,
     deferred_bytes,
     flattened_bytes,
     gathered_bytes,
@@ -190,6 +191,7 @@ def _stage_memories(
         beyond, cached = cached_bytes(static, gathered, missing, activations[index])
         need = _segments(allocated + unused + beyond)
         cached += pooled_bytes(job, stage, static, present + max(0, more))
+        cached += copied_bytes(job, stage, static, missing)
         cached += deferred_bytes(job, stage) if index == 0 else 0
         reserved = need + _segments(cached) * (need + cached < room)
         needs.append(need)

@@ -60,11 +60,11 @@ def cached_bytes(
 def pooled_bytes(job: Job, stage: Stage, static: Static, there: int) -> int:
     """What finds no place of other tensors, where a peak has ``there`` bytes of passes.
 
-    FSDP2's shards of gradients have places of a stream's own; DeepSpeed's bucket needs one where
+    FSDP's shards of gradients have places of a stream's own; DeepSpeed's bucket needs one where
     it comes with gradients and is larger than the fp32 logits that went by then. All other places
     are those of the pass that takes most of them.
     """
-    apart = _gathers_apart(job)
+    apart = _shards_units(job)
     late = static.late > 0 and not job.framework.expandable_segments
     late = late and DEEPSPEED_BUCKET * parameter_bytes(job) > _fp32_logits(stage)
     if not ((apart or late) and job.recipe.pp == 1):
@@ -131,11 +131,31 @@ def streamed_bytes(job: Job, stage: Stage, static: Static) -> int:
     return max(ends + layers // 2, layers)
 
 
-def _gathers_apart(job: Job) -> bool:
-    """Whether FSDP2 shards, which gathers and reduces on streams of its own."""
+def copied_bytes(job: Job, stage: Stage, static: Static, missing: Absent) -> int:
+    """What the first FSDP copies gradients of its largest unit to, to be reduced in fp32, on a
+    stream of its own whose places serve no other (``_post_backward_stream``): where a peak misses
+    layers, none of it is in use."""
     framework = job.framework
-    shards = job.gathers_units and job.is_replicated
-    return framework.copies_gathered and framework.torch_wrappers and shards
+    in_fp32 = framework.reduce_grads_fp32 or framework.accumulate_grads_fp32
+    if framework.copies_gathered or not (in_fp32 and _shards_units(job) and job.recipe.pp == 1):
+        return 0
+    unit = max(largest_layer(stage, trained=True), *_trained_ends(job, stage))
+    return max(0, 4 * unit - static.copies * (missing.parameters == 0))
+
+
+def _trained_ends(job: Job, stage: Stage) -> list[int]:
+    ends = [run.parameters.total for run in stage.runs if not run.is_layer]
+    return [sum(ends)] if job.joins_ends else [0, *ends]
+
+
+def _shards_units(job: Job) -> bool:
+    """Whether FSDP shards, which reduces on a stream of its own."""
+    return job.framework.torch_wrappers and job.gathers_units and job.is_replicated
+
+
+def _gathers_apart(job: Job) -> bool:
+    """Whether FSDP2 does, which gathers on one, too."""
+    return job.framework.copies_gathered and _shards_units(job)
 
 
 def gathered_bytes(job: Job, stage: Stage) -> int:

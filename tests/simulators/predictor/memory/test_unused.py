@@ -9,6 +9,7 @@ import pytest
 
 from tests.simulators.jobs import GPT175B, LLAMA, make_job
 from trainscout.simulators.predictor.memory import footprint
+from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION
 from trainscout.simulators.predictor.memory.static import static_of
 from trainscout.simulators.predictor.memory.unused import (
     deferred_bytes,
@@ -56,7 +57,7 @@ def test_deepspeed_copies_gradients_to_reduce_norm_and_update_with_them(
 
 
 @pytest.mark.parametrize(("count", "zero_stage"), [(1, 3), (2, 3), (1, 2)])
-def test_fsdp2_has_places_of_streams(count: int, zero_stage: int) -> None:
+def test_fsdp_has_places_of_streams(count: int, zero_stage: int) -> None:
     model, wrapped = replace(GPT175B, num_layers=2), {"torch_wrappers": True}
     batch = 128 * count
     job = make_job(model, batch=batch, micro_batch=16, zero_stage=zero_stage, training=wrapped)
@@ -69,8 +70,12 @@ def test_fsdp2_has_places_of_streams(count: int, zero_stage: int) -> None:
     absent = static_of(job, workload.stages[0]).gradients * (count == 1)
     if zero_stage == 2:
         absent = owned_parameters(workload.stages[0].parameters, job) * 4
-    more = theirs.peak_reserved_bytes - ours.peak_reserved_bytes
-    assert more == pytest.approx(gathered + absent, abs=2**22)
+    # The first FSDP's copies of a layer to be reduced are among what a peak within a layer has.
+    copies = 4 * layer * (zero_stage == 2)
+    for memory, own in ((ours, copies), (theirs, gathered)):
+        spread = int(memory.peak_allocated_bytes * FRAGMENTATION)
+        unused = memory.peak_reserved_bytes - memory.peak_allocated_bytes - spread
+        assert unused == pytest.approx(own + absent, abs=2**22)
     assert theirs.peak_allocated_bytes == ours.peak_allocated_bytes
 
 
