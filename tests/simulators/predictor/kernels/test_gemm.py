@@ -33,16 +33,17 @@ def tflops(gpu: str, m: int, n: int, k: int, dtype: str = "fp16") -> float:
     [
         # Published plateaus for large, aligned, sustained products: A100 0.79-0.83 of 312 and
         # 271 at most; A100-PCIe 220-236 (SimuMax); H100 660-705 back to back (vidur), H200
-        # 665-705; B200 between 1095-1130 in Transformer Engine layers (SimuMax's board) and 1340
-        # at 976 W (aiconfigurator's), GB200 1340-1440 at 1170 W; V100 75-106 by campaign; A40
-        # median 111, maximum 135; RTX 3090 60, maximum 73.
+        # 665-705; B200 1340 at 976 W (aiconfigurator's), the middle one of three boards: 1095-1130
+        # in Transformer Engine layers (SimuMax's), 1440-1485 by MIT ORCD's acceptance test; GB200
+        # 1340-1440 at 1170 W; V100 75-106 by campaign; A40 median 111, maximum 135; RTX 3090 60,
+        # maximum 73.
         ("a100_80", "bf16", 238, 262),
         ("a800_80", "bf16", 238, 262),
         ("h100", "bf16", 655, 720),
         ("h800", "bf16", 655, 720),
         ("h200", "bf16", 675, 725),
         ("a100_80_pcie", "bf16", 220, 236),
-        ("b200", "bf16", 1130, 1340),
+        ("b200", "bf16", 1260, 1345),
         ("gb200", "bf16", 1330, 1440),
         ("v100_32", "fp16", 75, 106),
         ("a40", "bf16", 105, 135),
