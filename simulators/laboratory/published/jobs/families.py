@@ -49,7 +49,7 @@ LLAMA_LIKE, GPT_LIKE = (family for _, family in _FAMILIES[-2:])
 
 def family_of(model: str, gated_mlp: bool) -> tuple[Family, tuple[str, ...]]:
     """The family a model's name belongs to; by its MLP when the name says nothing."""
-    plain = model.lower().replace("_", "-")
+    plain = _plain(model)
     for pattern, family in _FAMILIES:
         if re.search(pattern, plain):
             return family, (family.departs,) if family.departs else ()
@@ -60,14 +60,19 @@ def family_of(model: str, gated_mlp: bool) -> tuple[Family, tuple[str, ...]]:
 
 def declared_shape(model: str) -> str | None:
     """The declaration that has a hybrid's shape, None where there is none."""
-    plain = model.lower()
+    plain = _plain(model)
     return next((name for pattern, name in _TABLES["declared"] if re.search(pattern, plain)), None)
 
 
 def other_architecture(model: str) -> str | None:
     """Why a model is none that a job can describe, or None when it may be one."""
-    plain = model.lower()
+    plain = _plain(model)
     for pattern, reason in _TABLES["other"]:
         if re.search(pattern, plain):
             return f"{model}: {reason}"
     return None
+
+
+def _plain(model: str) -> str:
+    """A model's name as patterns are written: words that people join in three ways by hyphens."""
+    return re.sub(r"[\s_]+", "-", model.lower())

@@ -49,6 +49,15 @@ def test_qwen3_heads_are_128_wide():
     assert model.qk_norm
 
 
+@pytest.mark.parametrize("between", [" ", "-", "_", ""])
+def test_words_of_a_name_may_be_joined_in_any_way(between):
+    assert replayable(model=f"Qwen{between}3 8B").job.model.qk_norm
+    assert replayable(model=f"GPT{between}OSS 20B").job.model.clamped_mlp
+    shape = {"num_layers": 48, "hidden": 3840, "num_heads": 16, "pp": 1, "tp": 1, "dp": 64}
+    model = replayable(model=f"Gemma{between}3{between or '-'}12B", **shape).job.model
+    assert model.kinds["window"].attention.window == 1024
+
+
 def test_deepseek_has_latent_attention_and_a_shared_expert():
     changes = {"model": "DeepSeek-V3", "num_heads": 128, "hidden": 7168, "moe_ffn_hidden": 2048}
     shape = {name: getattr(EXPERTS, name) for name in ("num_experts", "topk", "ep", "etp")}
