@@ -28,6 +28,8 @@ def _kernel(name: str, *shape: int, made: int = 2) -> Streaming:
         ("linalg_qr", (128, 32), 189e-6),
         ("_linalg_eigh", (500, 100, 100), 914e-3),
         ("_linalg_svd", (256, 256), 12.2e-3),
+        ("_linalg_svd", (8716, 3, 2), 5.34e-3),
+        ("_linalg_svd", (16, 4, 2), 89e-6),
     ],
 )
 def test_times_are_those_that_were_published(
@@ -47,6 +49,10 @@ def test_reductions_read_what_is_left_of_the_matrix_for_each_column() -> None:
     assert read == pytest.approx(2 * 1024**3 / 3, rel=0.01)
     # Matrices of a batch follow each other, but for those of Cholesky.
     assert _kernel("linalg_qr", 4, 64, 64).launches == 4 * _kernel("linalg_qr", 64, 64).launches
+    # Eigenvectors of small ones are many at once, those of larger ones one after another.
+    one = _kernel("_linalg_eigh", 2, 32, 32).launches
+    assert _kernel("_linalg_eigh", 1024, 32, 32).launches == 2 * one
+    assert _kernel("_linalg_eigh", 1024, 33, 33).launches > 900 * one
     # What is computed by a factorisation takes as long.
     pinv, svd = (_kernel(name, 64, 64).launches for name in ("linalg_pinv", "_linalg_svd"))
     assert pinv == svd
