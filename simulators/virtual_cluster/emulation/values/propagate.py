@@ -324,7 +324,7 @@ STARTS = {
     *COPIES,
     *("copy_", "copy", "topk", "argmax", "sort", "argsort", "max", "cat", "stack", "sum"),
     *("min", "argmin", "count_nonzero", "constant_pad_nd"),
-    *("index_put", "index_put_", "randperm", "multinomial"),
+    *("index_put", "index_put_", "randperm", "multinomial", "randint"),
     *FINITE,
     *SOUND,
     *("eq", "ne", "lift_fresh"),

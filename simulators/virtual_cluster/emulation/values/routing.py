@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.moe.popularity import MOST_EXPERTS
 
 from . import plain
 from .call import Call, Rule, in_full_if_written_over, unless_known
-from .defaults import ASSUMED_SHARE
+from .defaults import ASSUMED_SHARE, EXACT_ELEMENTS
 from .shadow import Categories, Grade, Kind, Known, Shadow, multiplicity, total
 
 
@@ -134,6 +134,19 @@ def _drawn(call: Call) -> Sequence[Shadow | None]:
     """``multinomial``: any of the options."""
     options = call.args[0].shape[-1]
     return [Categories(options, plain.full((options,), 1 / options, dtype=torch.float64))]
+
+
+def _whole_numbers(call: Call) -> Sequence[Shadow | None]:
+    """``randint``: a few numbers lie evenly between the least and the most, the middle one first,
+    since of numbers drawn for all some scripts take the first."""
+    result = call.results[0]
+    number = result.numel()
+    if not 0 < number <= EXACT_ELEMENTS:
+        return [None]
+    low, high = call.argument("low", 0), call.argument("high")
+    places = low + (2 * plain.arange(number) + 1) * (high - low) // (2 * number)
+    value = places.roll(-(number // 2)).reshape(result.shape).to(result.dtype)
+    return [Known(value, Grade.EXACT if high - low == 1 else Grade.EXPECTED)]
 
 
 @unless_known
@@ -310,6 +323,7 @@ ROUTING_RULES: dict[str, Rule] = {
     "topk": _topk,
     "randperm": _permutation,
     "multinomial": _drawn,
+    "randint": _whole_numbers,
     "argmax": best,
     "argmin": best,
     **dict.fromkeys(("sort", "argsort"), _sort),

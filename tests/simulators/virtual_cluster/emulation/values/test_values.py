@@ -249,6 +249,18 @@ def test_whole_numbers_of_the_host_are_followed_exactly_at_the_size_of_batches()
         assert rank.read(starts)[:3] == [[0, 0], [0, 1000], [0, 2000]]
 
 
+def test_whole_numbers_drawn_on_the_device_lie_within_their_bounds() -> None:
+    rank = FakeRank()
+    with rank:
+        # As many frames of video as a script asks for, were there but one number to choose from.
+        frames = torch.randint(7, 8, (1,))
+        assert (rank.read(frames), rank.grade(frames)) == ([7], "exact")
+        drawn = torch.randint(4, (7,))
+        assert rank.read(drawn) == [2, 2, 3, 3, 0, 0, 1]
+        assert rank.grade(drawn) == "expected"
+        assert rank.read(torch.randint(500, 1000, (1, 1))) == [[750]]
+
+
 def test_a_mask_of_distances_is_exact() -> None:
     grid = torch.cartesian_prod(*2 * (torch.linspace(-0.5, 0.5, 65),))
     coordinates = torch.nn.functional.pad(grid, (0, 1))
