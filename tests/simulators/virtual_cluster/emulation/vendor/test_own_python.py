@@ -262,6 +262,21 @@ def test_flash_attention_raises_of_types_as_the_library(types: Any, words: str) 
             call()
 
 
+def test_flash_attention_3_returns_what_its_caller_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainscout.simulators.virtual_cluster.emulation.vendor import flash_attention
+
+    monkeypatch.setattr(flash_attention, "fused_attention", lambda query, *_: query.clone())
+    attend = flash_attention.flash_attn_3_func
+    query, key, value = (torch.zeros(2, 8, 4, 16, dtype=torch.bfloat16) for _ in range(3))
+    assert attend(query, key, value).shape == query.shape
+    # As before flash-attention@ed20940, which scripts of Wan2.1 are written for.
+    assert attend(query, key, value)[0].unflatten(0, (1, 2)).shape == (1, *query.shape)
+    out, sums = attend(query, key, value)
+    assert (out.shape, sums.shape) == (query.shape, (2, 4, 8))
+    out, *_ = attend(query, key, value)
+    assert out.shape == query.shape
+
+
 def test_flash_attention_reads_its_numbers_in_order() -> None:
     from trainscout.simulators.virtual_cluster.emulation.vendor.extension import flash_attn_2
 
