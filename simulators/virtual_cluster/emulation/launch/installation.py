@@ -59,6 +59,7 @@ _NAMES = {
     "streaming": "mosaicml-streaming",
     "tree": "dm-tree",
     "umap": "umap-learn",
+    "warp": "warp-lang",
     "yaml": "PyYAML",
     "zmq": "pyzmq",
 }

@@ -196,6 +196,7 @@ def test_a_guarded_import_that_failed_is_named(
         ("some_other", "some-other"),
         ("jaraco.text.layouts", "jaraco-text"),
         ("pkg_resources", "'setuptools<81'"),
+        ("warp", "warp-lang"),
     ],
 )
 def test_packages_that_are_named_otherwise(
