@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -253,3 +254,13 @@ def test_a_custom_operation_of_a_group_communicates_as_its_python_does(tmp_path:
     moved = [(each.kind, each.bytes_in) for each in found if each.kind != "barrier"]
     share = 2 * 8 * 64 * 4
     assert moved == [("all_gather", share)] * 2 + [("reduce_scatter", 4 * share)] * 2
+
+
+def test_cuda_is_of_the_version_that_torch_was_built_with(tmp_path: Path) -> None:
+    # Packages built for another major version, as torchvision is, refuse to be imported.
+    built = importlib.import_module("torch").version.cuda
+    run = emulate_text(tmp_path, "version.py", _VERSION, "--world-size", 1)
+    assert f"CUDA {built or '12.9'} (" in run.output
+
+
+_VERSION = "import torch\nprint(f'CUDA {torch.version.cuda} (torch {torch.__version__})')\n"
