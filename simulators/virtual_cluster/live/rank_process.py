@@ -77,13 +77,13 @@ class _LivePost:
         self._sink = sink
 
     def send(self, message: Any, known: Any) -> None:
-        from trainscout.simulators.virtual_cluster.emulation.values.exchange import written
+        from trainscout.simulators.virtual_cluster.emulation.values.payloads import written
 
         text = None if known is None else written(message, known)
         self._sink.publish(_key(message), text or "")
 
     def collect(self, messages: Sequence[Any], ranks: Sequence[int]) -> list[Any]:
-        from trainscout.simulators.virtual_cluster.emulation.values.exchange import read_line
+        from trainscout.simulators.virtual_cluster.emulation.values.payloads import read_line
 
         texts = self._sink.collect([_key(message) for message in messages], ranks)
         return [read_line(text)[1] if text else None for text in texts]

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 Tensors = Sequence[torch.Tensor]
+
+
+# What is made of two members' values; a mean is divided afterwards.
+_OF_TWO: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "product": torch.mul,
+    "band": torch.bitwise_and,
+    "bor": torch.bitwise_or,
+    "bxor": torch.bitwise_xor,
+}
+REDUCTIONS = ("sum", "avg", "premul_sum", *_OF_TWO)
 
 
 def combine(
@@ -23,7 +35,7 @@ def combine(
         inputs: by member, its tensors: one, or one for each member (``all_to_all``,
             ``reduce_scatter`` of lists; ``scatter``: of the root only).
         root: the source of ``broadcast`` and ``scatter``, an index in the group.
-        reduction: sum, avg, max, min or product.
+        reduction: sum, avg, max, min, product, band, bor or bxor.
         own_part: as ``each_in_its_part``.
 
     Raises:
@@ -42,17 +54,22 @@ def combine(
     return [_reduced(parts, position, reduction)] if kind == "reduce_scatter" else parts
 
 
-def fill(outputs: Tensors, parts: Sequence[torch.Tensor]) -> None:
+def fill(outputs: Tensors, parts: Sequence[torch.Tensor]) -> list[bool]:
     """Write what came into the tensors for it: one each, or all into one.
 
     Parts of other sizes are left out: nobody knows what ranks that are not here would have sent.
+
+    Returns:
+        Of each of ``outputs``, whether it was written.
     """
     if len(outputs) == 1 and len(parts) > 1:
         whole = torch.cat([part.reshape(-1) for part in parts])
         parts = [whole]
-    for output, part in zip(outputs, parts, strict=False):
-        if output.numel() == part.numel():
+    fits = [output.numel() == part.numel() for output, part in zip(outputs, parts, strict=False)]
+    for output, part, written in zip(outputs, parts, fits, strict=False):
+        if written:
             output.copy_(part.reshape(output.shape))
+    return fits + [False] * (len(outputs) - len(fits))
 
 
 def _part(inputs: Tensors, position: int, size: int) -> torch.Tensor:
@@ -72,19 +89,13 @@ def _reduced(
         )
         values = [absent, *(each for each in values if each is not own)]
     first = values[0]
-    if all(each is first for each in values):
+    if reduction not in ("product", "bxor") and all(each is first for each in values):
         # Everybody is assumed to hold the same; groups have thousands of members.
         return first * len(values) if reduction == "sum" else first
+    put_together = _OF_TWO.get(reduction, torch.add)
     total = first
     for each in values[1:]:
-        if reduction == "max":
-            total = torch.maximum(total, each)
-        elif reduction == "min":
-            total = torch.minimum(total, each)
-        elif reduction == "product":
-            total = total * each
-        else:
-            total = total + each
+        total = put_together(total, each)
     return total / len(values) if reduction == "avg" else total
 
 

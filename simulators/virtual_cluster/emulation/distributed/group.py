@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import Backend as C10dBackend
 
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
 
+from .combine import REDUCTIONS
 from .launches import Launches
 from .work import HostWork, VirtualWork, WorkBatch
 
@@ -296,4 +297,4 @@ def _listed(value: Any) -> Any:
 def _reduction(opts: Any) -> str:
     operation = getattr(opts, "reduceOp", opts)
     name = str(getattr(operation, "op", operation)).rpartition(".")[2].lower()
-    return name if name in ("sum", "avg", "max", "min", "product") else "sum"
+    return name if name in REDUCTIONS else "sum"

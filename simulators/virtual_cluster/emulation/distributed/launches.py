@@ -103,10 +103,10 @@ class Launches:
                 )
             )
             if kind != "barrier" and not state.peers_agree:
-                # Shares of unlike sizes are nothing that all members could know of.
-                even_shares = splits_in is None and splits_out is None
+                if splits_in is None and splits_out is not None:
+                    splits_in = (inputs[0].numel() // self.size,) * self.size
                 work.arrival.arrives = self._follow(
-                    kind, inputs, outputs, sequence, root, reduction, even_shares
+                    kind, inputs, outputs, sequence, root, reduction, splits_in
                 )
         return work
 
@@ -233,11 +233,11 @@ class Launches:
         sequence: int,
         root: int | None,
         reduction: str = "sum",
-        even: bool = True,
+        splits: tuple[int, ...] | None = None,
     ) -> Callable[[], None] | None:
         """Take note of values; returns what is to be done once the script waits for them."""
         where = (self._name, sequence, self.position, self.size)
-        exchange = Exchange(kind, *where, root, reduction, self._ranks, even)
+        exchange = Exchange(kind, *where, root, reduction, self._ranks, splits)
         return self._state.values.communicate(exchange, inputs, outputs)  # type: ignore[no-any-return]
 
     def _launch(

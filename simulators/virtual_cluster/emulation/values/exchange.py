@@ -8,16 +8,12 @@ file its own run wrote, or is not known.
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import IO, Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.distributed.combine import (
     combine,
     each_in_its_part,
@@ -25,136 +21,9 @@ from trainscout.simulators.virtual_cluster.emulation.distributed.combine import 
 )
 
 from . import plain
+from .payloads import MOST_ELEMENTS, Message, Post
 from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, compact, downgraded
 from .shapes import of_cat
-
-# Small tensors that ranks traced one after the other send each other, by file.
-#
-# Only the source of a broadcast knows what it sends, and only each member what it adds to a sum.
-# Its run writes that down, and runs of other ranks read it: traced in that order, they know it
-# exactly.
-
-# Flags, sizes and lists of them; data itself is not sent this way.
-MOST_ELEMENTS = 4096
-
-_DTYPES = {name: getattr(torch, name) for name in (
-    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16",
-    "float32", "float64",
-)}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Message:
-    """Which transfer it was: equal on both sides. ``peer`` is the receiving member's index where
-    it is for one member only."""
-
-    kind: str
-    group: str
-    sequence: int
-    source: int
-    peer: int | None = None
-
-
-class Post(Protocol):
-    """Takes small tensors to other ranks."""
-
-    def send(self, message: Message, known: Known | None) -> None:
-        """This rank gives what it knows of a tensor, None for nothing."""
-
-    def collect(self, messages: Sequence[Message], ranks: Sequence[int]) -> list[Known | None]:
-        """What each of ``ranks`` gave, None when nobody knows."""
-
-
-class Payloads:
-    """Writes ``DIR/payloads-<rank>.jsonl`` for this rank, reads those of all other ranks."""
-
-    def __init__(self, directory: Path, rank: int) -> None:
-        """Raises InputError for a place that is no directory or holds files of another kind."""
-        self._own = directory / f"payloads-{rank:05d}.jsonl"
-        if not directory.is_dir():
-            raise InputError("payloads", directory, "is no directory", "an existing directory")
-        self._received: dict[Message, Known] = {}
-        for path in sorted(directory.glob("payloads-*.jsonl")):
-            if path != self._own:
-                self._received.update(_read(path))
-        self._file: IO[str] | None = None
-
-    def send(self, message: Message, known: Known | None) -> None:
-        """Write down what this rank gives; what is too large is not."""
-        line = None if known is None else written(message, known)
-        if line is None:
-            return
-        if self._file is None:
-            # Line by line, not whole: a live run's other ranks may read while this one runs.
-            self._file = self._own.open("w", encoding="utf-8")
-        self._file.write(line + "\n")
-        self._file.flush()
-
-    def collect(self, messages: Sequence[Message], ranks: Sequence[int]) -> list[Known | None]:
-        """What was given, None if no run has written it."""
-        return [self._received.get(message) for message in messages]
-
-    def close(self) -> None:
-        """Nothing is sent any more."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-def written(message: Message, known: Known) -> str | None:
-    """A message as a line, None when it is too large to be sent."""
-    value = known.value
-    name = str(value.dtype).removeprefix("torch.")
-    if value.numel() > MOST_ELEMENTS or name not in _DTYPES:
-        return None
-    line = {
-        **asdict(message),
-        "dtype": name,
-        "shape": list(value.shape),
-        "values": [_plain(v) for v in value.reshape(-1).tolist()],
-    }
-    if known.grade is not Grade.EXACT:
-        line["grade"] = known.grade.label
-    return json.dumps(line)
-
-
-def read_line(line: str) -> tuple[Message, Known]:
-    """Back from ``written``.
-
-    Raises:
-        ValueError, TypeError, KeyError, RuntimeError: for what is no message.
-    """
-    entry = json.loads(line)
-    values = [float(v) if isinstance(v, str) else v for v in entry["values"]]
-    message = Message(
-        str(entry["kind"]),
-        str(entry["group"]),
-        int(entry["sequence"]),
-        int(entry["source"]),
-        None if entry["peer"] is None else int(entry["peer"]),
-    )
-    made = plain.tensor(values, dtype=_DTYPES[entry["dtype"]])
-    grade = Grade[str(entry.get("grade", "exact")).upper()]
-    return message, Known(made.reshape(entry["shape"]), grade)
-
-
-def _plain(value: Any) -> Any:
-    # JSON knows no infinities.
-    return value if not isinstance(value, float) or math.isfinite(value) else repr(value)
-
-
-def _read(path: Path) -> Mapping[Message, Known]:
-    found = {}
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                message, made = read_line(line)
-                found[message] = made
-            except (ValueError, TypeError, KeyError, RuntimeError) as error:
-                problem = f"holds no payload: {error}"
-                raise InputError("payloads", f"{path}, line {number}", problem) from error
-    return found
-
 
 Pair = tuple[torch.Tensor, Shadow | None]
 
@@ -165,8 +34,9 @@ class Exchange:
 
     ``kind`` as in ``Collective.kind``, or ``send`` or ``recv``. ``position`` of this rank and
     ``root`` (the source's, or the peer's of a transfer) count within the group, whose members are
-    ``ranks`` of the job. ``reduction``: sum, avg, max, min or product. ``even``: members' shares
-    are of one size. ``own_part``: as ``each_in_its_part``. ``parts``: what members are taken to
+    ``ranks`` of the job. ``reduction``: as ``ReduceOp`` has it, in small letters. ``splits``: the
+    elements of one tensor that go to each member, where the script says how many (None: evenly
+    many). ``own_part``: as ``each_in_its_part``. ``parts``: what members are taken to
     gather, where not what this one does (``Cut.parts``).
     """
 
@@ -178,7 +48,7 @@ class Exchange:
     root: int | None = None
     reduction: str = "sum"
     ranks: tuple[int, ...] = ()
-    even: bool = True
+    splits: tuple[int, ...] | None = None
     own_part: bool | None = None
     parts: Sequence[Known] | None = None
 
@@ -186,6 +56,11 @@ class Exchange:
     def rooted(self) -> bool:
         """Whether one member gives all there is."""
         return self.kind in ("broadcast", "recv", "scatter")
+
+    @property
+    def apart(self) -> bool:
+        """Whether each member gets what is for it alone."""
+        return self.kind in ("all_to_all", "scatter")
 
     @property
     def receives(self) -> bool:
@@ -201,6 +76,8 @@ def exchanged(
     nothing: list[Shadow | None] = [None] * len(outputs)
     if kind in ("broadcast", "send", "recv"):
         return _told(exchange, inputs, outputs)
+    if exchange.size == 1 and len(inputs) == len(outputs) and not exchange.parts:
+        return [shadow for _, shadow in inputs]
     shadows = [_lowered(s) for _, s in inputs]
     if not shadows or any(s is None for s in shadows):
         return nothing
@@ -212,15 +89,16 @@ def exchanged(
     if exchange.parts:
         grade = min(Grade.EXPECTED, *(part.grade for part in exchange.parts))
         return _filled(outputs, [part.value for part in exchange.parts], grade)
-    if kind == "all_gather":
+    if kind in ("all_gather", "gather"):
         return _gathered(exchange, inputs, shadows, outputs)
+    if kind == "scatter":
+        # Of the source its own part: the others do not come here.
+        return [shadow for _, shadow in inputs[exchange.position :][:1]]
+    mine = _pieces(inputs, shadows, exchange)[exchange.position]
     if kind == "reduce_scatter":
-        mine = _pieces(inputs, shadows, exchange)[exchange.position]
         return [_reduced(mine, exchange)] if len(outputs) == 1 else nothing
-    if kind == "all_to_all":
-        mine = _pieces(inputs, shadows, exchange)[exchange.position]
-        return _gathered(exchange, inputs, [mine], outputs)
-    return nothing
+    listed = len(inputs) == exchange.size
+    return _gathered(exchange, inputs[exchange.position :] if listed else inputs, [mine], outputs)
 
 
 class Replies:
@@ -268,15 +146,19 @@ def give(
     if exchange.receives:
         return []
     to = exchange.root if exchange.kind == "send" else None
-    for number, (tensor, shadow) in enumerate(inputs):
-        message = _message(exchange, number, exchange.position, to)
-        known = isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE
-        post.send(message, _whole(tensor, shadow) if known else None)
+    given = (
+        _for_each(exchange, inputs) if exchange.apart else [_definite(*each) for each in inputs]
+    )
+    for number, known in enumerate(given):
+        place = (
+            (0, exchange.position, number) if exchange.apart else (number, exchange.position, to)
+        )
+        post.send(_message(exchange, *place), known)
     own = None
-    if inputs and all(_is_exact(shadow) for _, shadow in inputs):
-        own = [_whole(tensor, shadow).value for tensor, shadow in inputs]
+    if given and all(known is not None and known.grade is Grade.EXACT for known in given):
+        own = [known.value for known in given if known is not None]
     learns = exchange.kind != "send" and exchange.size > 1
-    if exchange.kind == "reduce":
+    if exchange.kind in ("reduce", "gather"):
         learns = exchange.root == exchange.position
     return own if learns and not exchange.rooted else None
 
@@ -285,12 +167,12 @@ def learn(
     exchange: Exchange, own: list[torch.Tensor], outputs: Sequence[torch.Tensor], post: Post
 ) -> Sequence[Shadow | None] | None:
     """What ``outputs`` are, now that others have given their part; None when none of them has."""
-    number = len(own) or len(outputs)
     position, root = exchange.position, exchange.root
+    number = 1 if exchange.apart else len(own) or len(outputs)
     others = [at for at in range(exchange.size) if at != position]
     if exchange.rooted:
         others = [-1 if root is None else root]
-    to = position if exchange.kind == "recv" else None
+    to = position if exchange.apart or exchange.kind == "recv" else None
     messages = [_message(exchange, each, at, to) for at in others for each in range(number)]
     ranks = [exchange.ranks[at] for at in others for _ in range(number)]
     found = post.collect(messages, ranks)
@@ -302,7 +184,7 @@ def learn(
     }
     if not known:
         return None
-    if exchange.kind in ("broadcast", "recv"):
+    if exchange.rooted:
         (values,) = known.values()
         return [_fitting(value, made) for value, made in zip(values, outputs, strict=True)]
     # Members that do not run are taken to hold what this one holds.
@@ -310,18 +192,24 @@ def learn(
     grade = min(grade, *(each.grade for values in known.values() for each in values))
     parts = exchange.parts
     members = [[part.value] for part in parts] if parts else [own] * exchange.size
+    if exchange.kind == "all_to_all":
+        members = [[own[position]]] * exchange.size
     for at, values in known.items():
         members[at] = [each.value for each in values]
+    if exchange.kind == "all_to_all":
+        return _filled(outputs, [value for (value,) in members], grade)
     made = combine(exchange.kind, members, position, root, exchange.reduction, exchange.own_part)
     return _filled(outputs, made, grade)
 
 
 def _filled(
     outputs: Sequence[torch.Tensor], parts: Sequence[torch.Tensor], grade: Grade
-) -> Sequence[Shadow]:
+) -> Sequence[Shadow | None]:
     made = [plain.empty(each.shape, dtype=each.dtype) for each in outputs]
-    fill(made, parts)
-    return [Known(value, grade) for value in made]
+    fitted = fill(made, parts)
+    return [
+        Known(value, grade) if fits else None for value, fits in zip(made, fitted, strict=True)
+    ]
 
 
 def _fitting(known: Known, made: torch.Tensor) -> Shadow | None:
@@ -330,16 +218,38 @@ def _fitting(known: Known, made: torch.Tensor) -> Shadow | None:
 
 
 def _is_small(exchange: Exchange, inputs: Sequence[Pair], outputs: Sequence[torch.Tensor]) -> bool:
-    """By sizes that all members see alike, or some would wait for what others never give."""
-    if exchange.kind in ("scatter", "gather"):
+    """By what all members see alike, or some would wait for what others never give."""
+    if exchange.reduction == "premul_sum":
+        # Torch tells nobody the factor.
         return False
     sizes = [each.numel() for each in outputs]
     if exchange.kind == "all_to_all":
-        alike = exchange.even and len(inputs) == len(outputs) == 1
-        return alike and sizes[0] <= MOST_ELEMENTS
-    if exchange.kind in ("reduce_scatter", "send", "reduce"):
+        if not any(each.is_floating_point() for each in outputs):
+            # Rows of sizes of their own: whole numbers say what is in them.
+            return True
+        return exchange.splits is None and sizes[0] <= MOST_ELEMENTS
+    if exchange.kind in ("reduce_scatter", "send", "reduce", "gather"):
         sizes = [tensor.numel() for tensor, _ in inputs]
     return 0 < max(sizes, default=0) <= MOST_ELEMENTS
+
+
+def _definite(tensor: torch.Tensor, shadow: Shadow | None) -> Known | None:
+    known = isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE
+    return _whole(tensor, shadow) if known else None
+
+
+def _for_each(exchange: Exchange, inputs: Sequence[Pair]) -> Sequence[Known | None]:
+    """What this member gives to each, all of it known or none."""
+    known = [_definite(*each) for each in inputs]
+    if len(known) == exchange.size and (len(known) > 1 or exchange.splits is None):
+        return known
+    if len(known) != 1 or (whole := known[0]) is None:
+        return [None] * exchange.size
+    flat = whole.value.reshape(-1)
+    sizes = exchange.splits or (flat.numel() // exchange.size,) * exchange.size
+    if sum(sizes) != flat.numel():
+        return [None] * exchange.size
+    return [Known(part, whole.grade) for part in flat.split(sizes)]
 
 
 def _whole(tensor: torch.Tensor, shadow: Shadow | None) -> Known:
@@ -389,9 +299,13 @@ def _lowered(shadow: Shadow | None) -> Known | Categories | None:
     return shadow if isinstance(shadow, Categories) else None
 
 
+# The reductions of equal values that need no more than their number.
+_OF_EQUAL_VALUES = ("sum", "avg", "max", "min", "band", "bor")
+
+
 def _reduced(shadow: Shadow | None, exchange: Exchange) -> Shadow | None:
     """Over as many equal contributions as the group has members."""
-    if not isinstance(shadow, Known) or exchange.reduction not in ("sum", "avg", "max", "min"):
+    if not isinstance(shadow, Known) or exchange.reduction not in _OF_EQUAL_VALUES:
         return None
     if exchange.reduction in ("sum", "max") and shadow.kind is Kind.DEFINITE:
         where = exchange.position, exchange.size, exchange.own_part
@@ -408,14 +322,17 @@ def _reduced(shadow: Shadow | None, exchange: Exchange) -> Shadow | None:
 def _pieces(
     inputs: Sequence[Pair], shadows: Sequence[Shadow | None], exchange: Exchange
 ) -> Sequence[Shadow | None]:
-    """The part for each member: one tensor each, or equal parts of one. Of choices in parts of
+    """The part for each member: one tensor each, or parts of one. Of choices in parts of
     sizes that the script says, each member is sent those that it owns."""
     if len(shadows) == exchange.size:
         return shadows
     (tensor, _), shadow, members = inputs[0], shadows[0], range(exchange.size)
+    even = exchange.splits is None
     if isinstance(shadow, Categories):
-        return [shadow if exchange.even else shadow.owned(at, exchange.size) for at in members]
-    if not isinstance(shadow, Known) or not tensor.dim() or tensor.shape[0] % exchange.size:
+        return [shadow if even else shadow.owned(at, exchange.size) for at in members]
+    unlike = len({*(exchange.splits or ())}) > 1
+    cut = tensor.dim() and not tensor.shape[0] % exchange.size and not unlike
+    if not isinstance(shadow, Known) or not cut:
         return [None] * exchange.size
     if shadow.value.shape[0] == 1:
         return [shadow] * exchange.size
@@ -437,9 +354,10 @@ def _gathered(
     if not isinstance(mine, (Known, Categories)):
         return nothing
     if len(outputs) == exchange.size and exchange.size > 1:
-        return [mine] * len(outputs)
-    if isinstance(mine, Categories):
-        return [mine]
+        # Of a form that is not this member's nobody knows what comes.
+        return [mine if each.shape == inputs[0][0].shape else None for each in outputs]
+    if not outputs or isinstance(mine, Categories):
+        return [mine][: len(outputs)]
     output = outputs[0]
     if mine.value.dim() != output.dim():
         # Elements count as they lie: what takes them may be of any form.

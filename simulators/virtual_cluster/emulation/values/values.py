@@ -17,8 +17,9 @@ from . import plain
 from .call import Call, on_host, signature, tensors_in
 from .cuts import Cut, Cuts, is_whole
 from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS, GRID_ELEMENTS, IN_TURN, INVENTED
-from .exchange import Exchange, Post, Replies, exchanged, give, learn
+from .exchange import Exchange, Replies, exchanged, give, learn
 from .imbalance import Routers
+from .payloads import Post
 from .propagate import STARTS, propagate
 from .routing import VENDOR_RULES
 from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, downgraded, materialise

@@ -27,7 +27,8 @@ def communicate(rank: FakeRank, kind: str, inputs: Any, outputs: Any, **details:
 
 
 @pytest.mark.parametrize(
-    ("reduction", "result"), [("sum", 12), ("avg", 3), ("max", 3), ("min", 3)]
+    ("reduction", "result"),
+    [("sum", 12), ("avg", 3), ("max", 3), ("min", 3), ("band", 3), ("bor", 3)],
 )
 def test_a_reduction_takes_other_ranks_to_hold_the_same(reduction: str, result: int) -> None:
     rank = FakeRank()
@@ -35,6 +36,23 @@ def test_a_reduction_takes_other_ranks_to_hold_the_same(reduction: str, result: 
     communicate(rank, "all_reduce", [tokens], [tokens], reduction=reduction)
     assert rank.read(tokens) == [result]
     assert rank.grade(tokens) == "expected"
+
+
+@pytest.mark.parametrize("reduction", ["product", "bxor", "premul_sum"])
+def test_of_other_reductions_nobody_knows_what_others_add(reduction: str) -> None:
+    rank = FakeRank()
+    tokens = rank.enter(torch.tensor([3]))
+    communicate(rank, "all_reduce", [tokens], [tokens], reduction=reduction)
+    assert rank.grade(tokens) == "invented"
+
+
+def test_a_group_of_one_keeps_what_it_has() -> None:
+    rank = FakeRank()
+    tokens, part = rank.enter(torch.tensor([3])), rank.unknown(1, dtype=torch.int64)
+    alone = {"position": 0, "size": 1}
+    communicate(rank, "all_reduce", [tokens], [tokens], **alone)
+    communicate(rank, "all_gather", [tokens], [part], **alone)
+    assert (rank.read(part), rank.grade(part)) == ([3], "exact")
 
 
 def test_objects_gathered_as_bytes_by_a_sum_are_read_in_every_place() -> None:
@@ -172,7 +190,7 @@ def test_a_part_may_be_gathered_into_the_whole_it_is_of() -> None:
 def test_rows_that_go_where_they_belong_come_unknown() -> None:
     rank = FakeRank()
     rows, got = rank.enter(torch.arange(16)), rank.enter(torch.arange(8))
-    communicate(rank, "all_to_all", [rows], [got], even=False)
+    communicate(rank, "all_to_all", [rows], [got], splits=(2, 6, 4, 4))
     assert rank.grade(got) == "invented"
 
 

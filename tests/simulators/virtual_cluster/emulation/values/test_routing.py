@@ -128,7 +128,8 @@ def test_choices_that_go_to_their_owners_are_of_what_each_owns(position: int) ->
         loads = rank.read(torch.bincount(chosen, minlength=64))
         own = loads[16 * position : 16 * (position + 1)]
         got = rank.unknown(sum(own), 1)
-        exchange = Exchange("all_to_all", "ep", 0, position, 4, even=False)
+        splits = tuple(sum(loads[first : first + 16]) for first in range(0, 64, 16))
+        exchange = Exchange("all_to_all", "ep", 0, position, 4, splits=splits)
         rank.values.communicate(exchange, [chosen.float().unsqueeze(-1)], [got])
         numbers = got.squeeze(-1).long() - 16 * position
         assert rank.read(torch.bincount(numbers, minlength=16)) == own
