@@ -42,7 +42,6 @@ _KINDS = {
     "reduce_scatter_tensor": "reduce_scatter",
     "all_to_all_single": "all_to_all",
     "broadcast": "broadcast",
-    "shard_dim_alltoall": "all_to_all",
 }
 
 
@@ -66,6 +65,8 @@ class FunctionalCollectives:
             return args[0]
         if name in ("isend", "irecv"):
             return self._transfer(name, *args)
+        if name == "batch_p2p_ops":
+            return self._transfers(*args)
         if name in SYMMETRIC:
             return self._symmetric(SYMMETRIC[name], func, types, args, kwargs)
         in_place = name.endswith("_")
@@ -87,6 +88,18 @@ class FunctionalCollectives:
         for source, made in zip(inputs, outputs, strict=True):
             self._launch(base, group, source, made, args)
         return result
+
+    @staticmethod
+    def shard_dim_alltoall(given: Any, gather_dim: int, shard_dim: int, named: Any) -> Any:
+        """DTensor's own: cut in another dimension than before, with the copies and the wait of
+        torch's (``shard_dim_alltoall`` in c10d/Functional.cpp)."""
+        group = _group(named)
+        inputs = [part.contiguous() for part in given.chunk(group.size(), shard_dim)]
+        outputs = [torch.empty_like(part) for part in inputs]
+        work = group.launches.collective("all_to_all", inputs, outputs)
+        if work is not None:
+            work.wait()
+        return torch.cat(outputs, gather_dim)
 
     def restart(self) -> None:
         """A new trace begins: nothing is under way."""
@@ -115,10 +128,7 @@ class FunctionalCollectives:
             splits_in=splits_in,
             splits_out=splits_out,
         )
-        if work is not None and base == "shard_dim_alltoall":
-            # DTensor's own waits before it returns.
-            work.wait()
-        elif work is not None:
+        if work is not None:
             self._pending[made.untyped_storage()._cdata] = work
 
     def _results(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -154,6 +164,16 @@ class FunctionalCollectives:
             # It is a kernel of the stream's own.
             work.wait()
         return made
+
+    def _transfers(
+        self, names: Any, peers: Any, tags: Any, tensors: list[Any], group: Any
+    ) -> list[Any]:
+        made = _group(group)
+        made.launches.begin_batch()
+        for name, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True):
+            self._transfer(name, tensor, peer, tag, made)
+        made.launches.end_batch()
+        return tensors
 
     def _transfer(self, name: str, tensor: Any, peer: int, tag: int, group: Any) -> Any:
         kind = "send" if name == "isend" else "recv"

@@ -110,6 +110,9 @@ class DeviceMode(TorchDispatchMode):
         if state.recorder.is_updated and func is not aten.detach.default and _to_learn(tensors):
             # The loss of a model whose own module nobody calls, as of a method that is no forward.
             state.recorder.forward_begins()
+        if func is torch.ops._dtensor.shard_dim_alltoall.default and not tensors[0].is_meta:
+            with self:
+                return state.functional.shard_dim_alltoall(*args)
         if operation.communicates:
             return state.functional(func, types, args, kwargs)
         if operation.body is not None and (
