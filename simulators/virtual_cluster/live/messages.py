@@ -48,6 +48,32 @@ class Collect:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A rank makes another text of what lies under ``key``, with nobody in between, and goes on
+    with it: ``how`` is add (numbers), append, or set where it is ``expected`` ("": nothing)."""
+
+    key: str
+    how: str
+    value: str
+    expected: str = ""
+
+    def made(self, before: str) -> str:
+        """Of what lies there, "" for nothing; texts that are there begin with =.
+
+        Raises:
+            MalformedError: for a sum with what is no number.
+        """
+        if self.how == "append":
+            return f"{before or '='}{self.value}"
+        if self.how == "set":
+            return f"={self.value}" if before.removeprefix("=") == self.expected else before
+        try:
+            return f"={int(before.removeprefix('=') or 0) + int(self.value)}"
+        except ValueError as error:
+            raise codec.MalformedError(f"{self.key!r} holds no number to add to") from error
+
+
+@dataclass(frozen=True)
 class Finish:
     """The script has ended."""
 
@@ -106,7 +132,7 @@ class Turn:
     collected: tuple[str | None, ...] = ()
 
 
-Sent = events.Event | Sleep | AskElapsed | Publish | Collect | Hello | Unknown | Figures
+Sent = events.Event | Sleep | AskElapsed | Publish | Collect | Change | Hello | Unknown | Figures
 
 
 def _sleep_seconds(value: Any) -> float:
@@ -116,10 +142,11 @@ def _sleep_seconds(value: Any) -> float:
 
 
 OF_RANKS = codec.LineCodec(
-    (*get_args(events.Event), Sleep, AskElapsed, Publish, Collect, Hello, Unknown, Figures),
+    get_args(Sent),
     {
         **codec.EVENT_CHECKS,
         (Sleep, "seconds"): _sleep_seconds,
+        (Change, "how"): codec.one_of(("add", "append", "set")),
         (Hello, "purpose"): codec.one_of(("events", "output", "thread")),
     },
 )

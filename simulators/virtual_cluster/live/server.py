@@ -34,6 +34,7 @@ from trainscout.simulators.virtual_cluster.traces.rank_walk import UseError
 from trainscout.simulators.virtual_cluster.walk.rendezvous import MismatchError
 
 from .messages import (
+    Change,
     Collect,
     Figures,
     Finish,
@@ -77,6 +78,8 @@ class _Rank:
     running: bool = False
     # The keys of what it collects.
     collects: tuple[str, ...] = ()
+    # What it made of something that all may change.
+    changed: tuple[str, ...] = ()
     figures: Figures | None = None
     unknown: list[Unknown] = field(default_factory=list)
     exit_code: int | None = None
@@ -256,6 +259,9 @@ class LiveServer:
             if isinstance(message, Publish):
                 self._published[message.key] = message.payload
                 self._simulation.publish(thread.rank, message.key)
+            elif isinstance(message, Change):
+                self._answer(connection, Turn(0, collected=(self._change(message),)))
+                self._simulation.publish(thread.rank, message.key)
             elif isinstance(message, Collect):
                 thread.collects = message
 
@@ -271,6 +277,11 @@ class LiveServer:
                     continue
                 case Publish():
                     self._published[message.key] = message.payload
+                case Change():
+                    rank.changed = (self._change(message),)
+                    if rank.changed[0]:
+                        found.append(Publish(message.key, rank.changed[0]))
+                    message = Collect((), ())
                 case Collect():
                     rank.collects = message.keys
                 case Figures():
@@ -389,9 +400,9 @@ class LiveServer:
             rank = self._ranks[release.rank]
             if free > 0 and rank.connection is not None:
                 rank.running = True
-                collected = self._found(rank.collects)
+                collected = rank.changed or self._found(rank.collects)
                 self._answer(rank.connection, Turn(release.now_ps, release.elapsed_ms, collected))
-                rank.collects = ()
+                rank.collects = rank.changed = ()
                 free -= 1
             else:
                 waiting.append(release)
@@ -406,6 +417,11 @@ class LiveServer:
             key in self._published or rank not in self._ranks
             for key, rank in zip(asked.keys, asked.ranks, strict=True)
         )
+
+    def _change(self, change: Change) -> str:
+        if made := change.made(self._published.get(change.key, "")):
+            self._published[change.key] = made
+        return made
 
     def _found(self, keys: tuple[str, ...]) -> tuple[str | None, ...]:
         return tuple(self._published.get(key) for key in keys)

@@ -15,6 +15,7 @@ from .clock import HostClock
 from .messages import (
     OF_SIMULATOR,
     AskElapsed,
+    Change,
     Collect,
     Figures,
     Publish,
@@ -115,6 +116,19 @@ class LiveSink:
         with self._lock:
             self._send(request)
             return list(self._wait().collected)
+
+    def change(self, key: str, how: str, value: str, expected: str) -> str:
+        """What all ranks see under ``key`` from now on."""
+        change = Change(key, how, value, expected)
+        beside = self._beside()
+        if beside is not None:
+            beside.sendall(frame([change]))
+            (made,) = OF_SIMULATOR.decode(receive(beside)).collected
+        else:
+            with self._lock:
+                self._send(change)
+                (made,) = self._wait().collected
+        return str(made)
 
     def wait_for_turn(self) -> None:
         """Until the simulator lets this rank begin."""

@@ -31,6 +31,10 @@ class Board(Protocol):
     def collect(self, keys: Sequence[str], ranks: Sequence[int]) -> list[str | None]:
         """What each of ``ranks`` left under its key, once it has; None of one not run."""
 
+    def change(self, key: str, how: str, value: str, expected: str) -> str | None:
+        """What all ranks see under ``key`` from now on (``live.messages.Change``); None where no
+        other sees it."""
+
 
 ABSENT = (
     "comes from a rank that did not run here: trace that one first, both with --payloads DIR; "
@@ -63,6 +67,9 @@ class Folder:
     def collect(self, keys: Sequence[str], ranks: Sequence[int]) -> list[str | None]:
         """What ranks that were traced before have left; None of others."""
         return [self._found.get(key) for key in keys]
+
+    def change(self, key: str, how: str, value: str, expected: str) -> None:
+        """Ranks one after the other change nothing for each other."""
 
 
 class Peers:
@@ -109,23 +116,34 @@ class Peers:
             for rank in giving
         ]
 
-    def leave(self, name: str, value: Any) -> None:
-        """Leave what any rank takes by its name."""
+    def leave(self, name: str, value: bytes | None) -> None:
+        """Leave what any rank takes by its name, None for nothing any more."""
         if self._board is not None:
-            self._board.publish(name, encode(value))
+            self._board.publish(name, "" if value is None else f"={value.decode('latin-1')}")
 
-    def take(self, names: Sequence[str]) -> list[tuple[bool, Any]]:
-        """Of each name, whether some rank left something, once one has, and what."""
+    def take(self, names: Sequence[str], *, at_once: bool = False) -> list[bytes | None]:
+        """What some rank left under each name, once one has or ``at_once``."""
         others = [rank for rank in self.ranks if rank != self._rank]
-        if self._board is None or (self._beside and not others):
-            return [(False, None)] * len(names)
-        # Whoever it is: one that runs stands for all.
-        texts = self._board.collect(names, [(others or [self._rank])[0]] * len(names))
-        return [(bool(text), decode(text)) for text in texts]
+        if self._board is None or (self._beside and not others and not at_once):
+            return [None] * len(names)
+        # Whoever it is: one that runs stands for all. For one that does not nobody waits.
+        whose = max(self._rank, *self.ranks) + 1 if at_once else (others or [self._rank])[0]
+        return [_left(text) for text in self._board.collect(names, [whose] * len(names))]
+
+    def change(self, name: str, how: str, value: bytes, expected: bytes = b"") -> bytes | None:
+        """What is under ``name`` once this rank has changed it, None where no others see it."""
+        if self._board is None:
+            return None
+        texts = (value.decode("latin-1"), expected.decode("latin-1"))
+        return _left(self._board.change(name, how, *texts))
 
     @staticmethod
     def _key(name: str, number: int, rank: int) -> str:
         return json.dumps([name, number, rank])
+
+
+def _left(text: str | None) -> bytes | None:
+    return text[1:].encode("latin-1") if text else None
 
 
 def encode(value: Any) -> str:

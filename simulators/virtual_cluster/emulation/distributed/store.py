@@ -39,7 +39,7 @@ class VirtualStore(dist.Store):
 
     def set(self, key: str, value: Any) -> None:
         self._own.set(key, value)
-        self._state.peers.leave(self._name(key), self._own.get(key))
+        self._state.peers.leave(self._name(key), bytes(self._own.get(key)))
 
     def get(self, key: str) -> bytes:
         """The value of ``key``.
@@ -47,7 +47,10 @@ class VirtualStore(dist.Store):
         Raises:
             InputError: when another rank sets it, which does not run.
         """
-        if not self._own.check([key]):
+        value = self._now([key])[0] if self._state.peers.run else None
+        if value is None and self._own.check([key]):
+            return bytes(self._own.get(key))
+        if value is None:
             value = self._of_others(key)
             if value is None:
                 raise InputError(
@@ -57,7 +60,7 @@ class VirtualStore(dist.Store):
                     "trainscout live, where ranks run together, or that one first with --payloads",
                 )
             self._own.set(key, value)
-        return bytes(self._own.get(key))
+        return bytes(value)
 
     def wait(self, keys: Sequence[str], timeout: Any = None) -> None:
         """Until others that run have set them: those that do not have by then."""
@@ -66,7 +69,10 @@ class VirtualStore(dist.Store):
             self._state.peers.take(missing)
 
     def add(self, key: str, amount: int) -> int:
-        """The sum of what this rank added."""
+        """The sum of what all ranks that run beside this one added, or this one."""
+        shared = self._state.peers.change(self._name(key), "add", str(amount).encode())
+        if shared is not None:
+            return int(shared)
         total: int = self._own.add(key, amount)
         if self._state.world_size > 1:
             hint = f"store.add: of key {key!r} what this rank alone added"
@@ -89,15 +95,27 @@ class VirtualStore(dist.Store):
                 value = self._of_others(key)
                 if value is not None:
                     self._own.set(key, value)
+        if self._state.peers.run:
+            return None not in self._now(keys)
         return bool(self._own.check(keys))
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+        texts = (_as_bytes(desired), _as_bytes(expected))
+        shared = self._state.peers.change(self._name(key), "set", *texts)
+        if self._state.peers.run:
+            return texts[1] if shared is None else shared
         return bytes(self._own.compare_set(key, expected, desired))
 
     def append(self, key: str, value: Any) -> None:
-        self._own.append(key, value)
+        if self._state.peers.change(self._name(key), "append", _as_bytes(value)) is None:
+            self._own.append(key, value)
 
     def delete_key(self, key: str) -> bool:
+        if self._state.peers.run:
+            (found,) = self._now([key])
+            self._state.peers.leave(self._name(key), None)
+            self._own.delete_key(key)
+            return found is not None
         return bool(self._own.delete_key(key))
 
     def num_keys(self) -> int:
@@ -109,9 +127,12 @@ class VirtualStore(dist.Store):
     def _name(self, key: str) -> str:
         return f"store {self._place} {key}"
 
+    def _now(self, keys: Sequence[str]) -> list[bytes | None]:
+        return self._state.peers.take([self._name(key) for key in keys], at_once=True)
+
     def _of_others(self, key: str) -> Any:
-        ((known, value),) = self._state.peers.take([self._name(key)])
-        if known:
+        (value,) = self._state.peers.take([self._name(key)])
+        if value is not None:
             return value
         for found in reversed(list(_NUMBER.finditer(key))):
             own = f"{key[: found.start()]}{self._state.rank}{key[found.end() :]}"
@@ -121,3 +142,7 @@ class VirtualStore(dist.Store):
                 self._state.recorder.invented("store.get", value, hint)
                 return value
         return None
+
+
+def _as_bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
