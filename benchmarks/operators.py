@@ -2,7 +2,7 @@
 
 PyTorch ships its operators with sample inputs (``op_db``; it imports ``expecttest``). Up to five
 samples of each and dtype run forward, backward and in place; what differs from the host in
-exception, shape, dtype or exact value is listed.
+exception, shape, dtype or exact value is listed, but for what CUDA itself does otherwise.
 """
 
 from __future__ import annotations
@@ -22,6 +22,18 @@ from trainscout.simulators.virtual_cluster.emulation import ListSink, emulate
 
 SAMPLES = 5
 DTYPES = ("float32", "bfloat16", "int64", "bool")
+# What CUDA answers otherwise than the host: statistics in fp32 and in evaluation, too
+# (aten/src/ATen/native/cuda/Normalization.cu, layer_norm_kernel.cu); indices on the host alone; no
+# rank of what is solved; and memory that nobody wrote.
+UNLIKE_HOST = {
+    "native_layer_norm": ("dtype",),
+    "native_batch_norm": ("dtype", "shape"),
+    "_native_batch_norm_legit": ("dtype", "shape"),
+    "_batch_norm_with_update": ("dtype", "shape"),
+    "tensor_split": ("RuntimeError",),
+    "linalg.lstsq": ("shape",),
+    "new_empty_strided": ("exact value",),
+}
 
 
 def main() -> None:
@@ -46,7 +58,8 @@ def main() -> None:
         for sample in made[:: max(1, len(made) // SAMPLES)][:SAMPLES]:
             samples += 1
             for difference in differences(info, sample, rank.state.values.read):
-                found[difference][info.formatted_name] += 1
+                if difference.partition(": ")[2] not in UNLIKE_HOST.get(info.name, ()):
+                    found[difference][info.formatted_name] += 1
     table = Table("difference", "samples", "operators")
     for difference, operators in sorted(found.items()):
         table.add_row(difference, str(operators.total()), ", ".join(operators))
@@ -96,6 +109,7 @@ def _outcome(function: Any, sample: Any, place: str, way: str) -> str | list[Any
 
     arguments = (sample.input, sample.args, sample.kwargs)
     given, args, named = tree_map_only(torch.Tensor, moved, arguments)
+    args, named = tree_map_only(torch.device, lambda _: torch.device(place), (args, named))
     named = {name: place if name == "device" else value for name, value in named.items()}
     torch.manual_seed(0)
     try:

@@ -193,6 +193,8 @@ def install_cuda(state: RankState) -> None:
     # Libraries that a build without CUDA refuses to prefer.
     for name in ("_set_linalg_preferred_backend", "_set_blas_preferred_backend"):
         setattr(torch._C, name, lambda library: None)
+    # Only cuDNN itself says how much it keeps for a backward pass.
+    torch._C._get_cudnn_batch_norm_reserve_space_size = lambda *_: 0
     torch._C._has_cuda = True
     torch.has_cuda = True
     torch.version.cuda = CUDA_VERSION

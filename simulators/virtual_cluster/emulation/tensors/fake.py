@@ -127,7 +127,10 @@ def _by_running_it(
     if func._schema.is_mutable and all(each is not None and each.is_write for each in returns):
         return None
     fakes = [each for each in flat if isinstance(each, FakeTensor)]
-    devices = {each.fake_device for each in fakes if each.dim()}
+    # Numbers may lie on the host beside tensors.
+    devices = {each.fake_device for each in fakes if each.dim()} or {
+        each.fake_device for each in fakes
+    }
     data_decides = {torch.Tag.inplace_view, torch.Tag.dynamic_output_shape} & set(func.tags)
     if data_decides or func._schema.is_mutable or len(devices) != 1:
         raise error

@@ -19,6 +19,8 @@ COPIES = {"clone", "_to_copy", "contiguous", "lift_fresh_copy", "detach_copy", "
 RESHAPES = {"_unsafe_view", "_reshape_copy"}
 # Views by memory address, which compact values do not share with the tensor.
 _BY_ADDRESS = {"as_strided", "_reshape_alias"}
+# Views that read what is there otherwise.
+_TURNED = {"_conj", "_neg_view"}
 
 
 def of_copy(shadow: Shadow, result: torch.Tensor) -> Shadow | None:
@@ -48,7 +50,7 @@ def of_view(call: Call, source: torch.Tensor, shadow: Shadow) -> Sequence[Shadow
         return [None] * len(results)
     if any(r.dtype is not source.dtype for r in results):
         return [None] * len(results)
-    if shadow.value.numel() == 1:
+    if shadow.value.numel() == 1 and call.name not in _TURNED:
         return [_with(shadow, shadow.value.reshape((1,) * r.dim())) for r in results]
     if call.name in _BY_ADDRESS:
         return [None] * len(results)

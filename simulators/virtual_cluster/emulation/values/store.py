@@ -24,7 +24,7 @@ from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, compact
 _ALWAYS_BYTES = EXACT_ELEMENTS * 8
 _MOST_BYTES = FOLLOWED_ELEMENTS * 8
 
-_Geometry = tuple[torch.dtype, torch.Size, tuple[int, ...], int]
+_Geometry = tuple[torch.dtype, torch.Size, tuple[int, ...], int, bool]
 
 
 class _Mirror:
@@ -41,7 +41,10 @@ class _Mirror:
 
     def window(self, tensor: torch.Tensor) -> torch.Tensor:
         made = plain.empty(0, dtype=tensor.dtype)
-        return made.set_(self.memory, tensor.storage_offset(), tensor.shape, tensor.stride())
+        made.set_(self.memory, tensor.storage_offset(), tensor.shape, tensor.stride())
+        # Marks by which torch conjugates and negates what is there once somebody reads it.
+        made = made.conj() if tensor.is_conj() else made
+        return torch._neg_view(made) if tensor.is_neg() else made
 
     def grade_of(self, tensor: torch.Tensor) -> Grade:
         if self.grades is None:
@@ -105,7 +108,7 @@ class Store:
         grade = entry.grade_of(tensor)
         if grade is Grade.UNKNOWN:
             return None
-        return Known(compact(entry.window(tensor)), grade)
+        return Known(compact(_resolved(entry.window(tensor))), grade)
 
     def get_partly(self, tensor: torch.Tensor) -> Known | None:
         """The tensor where only some elements are known, as in a buffer that is not full: the
@@ -113,7 +116,7 @@ class Store:
         entry = self._entries.get(tensor.untyped_storage()._cdata)
         if not isinstance(entry, _Mirror) or entry.best_of(tensor) is Grade.UNKNOWN:
             return None
-        return Known(entry.window(tensor).clone(), Grade.INVENTED)
+        return Known(_resolved(entry.window(tensor)).clone(), Grade.INVENTED)
 
     def put(self, tensor: torch.Tensor, shadow: Shadow | None) -> None:
         """The tensor's elements have been written: they are as the shadow says from now on."""
@@ -217,8 +220,8 @@ class Store:
         """A mirror in place of windows, when one of them shows all of a small storage."""
         if nbytes > _MOST_BYTES:
             return None
-        for (dtype, shape, strides, offset), shadow in entry.items():
-            whole = shape.numel() * dtype.itemsize == nbytes
+        for (dtype, shape, strides, offset, turned), shadow in entry.items():
+            whole = shape.numel() * dtype.itemsize == nbytes and not turned
             if whole and isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE:
                 mirror = _Mirror(nbytes)
                 whole_window = plain.empty(0, dtype=dtype).set_(
@@ -244,8 +247,13 @@ class Store:
         self._alive.pop(key, None)
 
 
+def _resolved(window: torch.Tensor) -> torch.Tensor:
+    return window.resolve_conj().resolve_neg()
+
+
 def _geometry(tensor: torch.Tensor) -> _Geometry:
-    return tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
+    turned = tensor.is_conj() or tensor.is_neg()
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), turned
 
 
 def _own(shadow: Shadow) -> Shadow:

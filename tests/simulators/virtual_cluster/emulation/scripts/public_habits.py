@@ -166,6 +166,12 @@ def train(local_rank, node):
     padded = torch.zeros(2, 3, dtype=torch.bool, device=device)
     encoded = encoder.eval()(noise.view(2, 3, 4), src_key_padding_mask=padded)
     assert encoded.shape == (2, 3, 4)
+    score = torch.tensor(0.5, device=device, requires_grad=True)
+    margin = torch.nn.functional.multi_margin_loss(score, torch.tensor(0, device=device))
+    margin.backward()  # Whose shapes nothing but running it tells, of numbers as of rows.
+    statistics = [torch.ones(4, device=device) for _ in range(4)]
+    normed = torch.ops.aten._batch_norm_with_update(noise, *statistics, 0.1, 1e-5)  # As exported.
+    assert normed[0].shape == (6, 4)
     made_inside = torch.func.jacrev(lambda x: torch.nn.Linear(4, 2, device=device)(x))
     assert made_inside(noise[0]).shape == (2, 4)
     built = runpy.run_path(os.path.join(os.path.dirname(torch.__file__), "version.py"))

@@ -187,6 +187,28 @@ def test_what_is_written_in_part_is_known_in_part() -> None:
         assert rank.read(sizes[:3]) == [1, 1, 7]
 
 
+def test_conjugated_views_are_read_and_written_conjugated() -> None:
+    """torch marks such views and turns their numbers once somebody reads them."""
+    for real in (torch.tensor([1 + 2j, 3 - 1j]), torch.full((100, 100), 1 + 2j)):
+        rank = FakeRank()
+        known = rank.enter(real)
+        with rank:
+            views = [known.conj(), known.conj()[:1], known.conj().clone(), known * known.conj()]
+            imaginary = known.conj().imag
+        turned = [real.conj(), real.conj()[:1], real.conj(), real * real.conj()]
+        if real.dim() == 1:
+            views, turned = [*views, imaginary], [*turned, real.conj().imag]
+        for view, expected in zip(views, turned, strict=True):
+            reading = rank.values.read(view, "test")
+            assert reading.grade == "exact"
+            assert_close(reading.value, expected.resolve_conj().resolve_neg())
+        assert_close(rank.values.read(known, "test").value, real)
+    small = rank.enter(torch.zeros(2, dtype=torch.complex64))
+    with rank:
+        small.conj()[1:].add_(2 + 1j)
+    assert rank.values.read(small, "test").value.tolist() == [0, 2 - 1j]
+
+
 def test_bytes_of_a_tensor_are_its_bytes() -> None:
     rank = FakeRank()
     state = rank.enter(torch.tensor([258], dtype=torch.int32))
