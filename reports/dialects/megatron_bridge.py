@@ -285,6 +285,7 @@ def _experts(job: Job, settings: Settings) -> Section:
         "moe_layer_freq": Code(expert_layers(job.model)),
         **_taken(settings, "moe_token_dispatcher_type"),
         **_switches(settings, "moe_router_pre_softmax moe_grouped_gemm moe_router_fusion"),
+        **_switches(settings, "moe_permute_fusion"),
         **_taken(settings, "expert_model_parallel_size expert_tensor_parallel_size"),
         **({"moe_flex_dispatcher_backend": "deepep"} if by_deepep else {}),
         **_taken(settings, "moe_shared_expert_intermediate_size moe_expert_capacity_factor"),

@@ -84,6 +84,7 @@ def facts(job: Job) -> frozenset[str]:
     said = {"cuda_graphs", "graphs_leave_experts", "megatron_fsdp", "fp8_param_gather"}
     said |= {"attention"} if job.framework.attention in ("flash", "unfused") else set()
     said |= {"cross_entropy"} if _in_place(job) else set()
+    said |= {"written_dispatch"} if job.framework.written_dispatch in ("", "atomic") else set()
     return facts_of(ARGUMENTS) | said
 
 
@@ -349,6 +350,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--cross-entropy-loss-fusion", _in_place),
     Setting("--cross-entropy-fusion-impl", lambda job: "te", when=_in_place),
     Setting("--moe-router-fusion", "framework.fused_router", default=False, when=_expert),
+    Setting("--moe-permute-fusion", lambda job: not job.framework.written_dispatch, when=_expert),
     Setting("--no-gradient-accumulation-fusion", "framework.fused_wgrad", on=False, default=True),
     Setting("--no-rope-fusion", "framework.fused_rope", on=False, default=True, when=_rotates),
     Setting("--cuda-graph-impl", _graphs),

@@ -431,6 +431,12 @@ class MegatronReader:
             fields["cross_entropy"] = "in_place"
         elif self.whole and not fused and base.cross_entropy == "in_place":
             fields["cross_entropy"] = Framework.cross_entropy
+        # HybridEP's own kernels put tokens in order.
+        kernels = options.has("--moe-permute-fusion") or "hybridep" in (
+            options.texts("--moe-flex-dispatcher-backend") or ()
+        )
+        if model.moe is not None and (self.whole or kernels):
+            fields["written_dispatch"] = "" if kernels else "atomic"
         return replace(base, **fields, **software_of(self.environment))
 
     def _graphs(self) -> dict[str, Any]:

@@ -285,8 +285,8 @@ class Framework:
     written_dispatch: str = ""
     """Tokens are picked for experts by index, weighed and summed by PyTorch's operations: in 16
     bits (``half``: Transformers from version 5 on), summed by atomics (``atomic``: Megatron-Core
-    before 0.11), or in ``fp32`` unless DeepEP exchanges them (TorchTitan); "": by kernels that
-    permute and weigh at once."""
+    without ``--moe-permute-fusion``), or in ``fp32`` unless DeepEP exchanges them (TorchTitan);
+    "": by kernels that permute and weigh at once."""
     gathers_for_experts: bool = False
     """Tensor-parallel ranks gather a layer's tokens before its router and scatter the sum after
     its experts (TorchTitan): with ``etp`` each sends all of them to experts."""

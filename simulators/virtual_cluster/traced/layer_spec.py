@@ -65,7 +65,7 @@ _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
     "keeps_router_graph": (False,),
     "delta_rule": ("fused",),
     "masked_dispatch": ("",),
-    "written_dispatch": ("",),
+    "written_dispatch": ("", "atomic"),
     "megatron_fsdp": (False,),
     "gathers_for_experts": (False,),
     "repeats_deepep": (False,),
@@ -108,6 +108,7 @@ class LayerSpec:
     accumulate_grads_fp32: bool
     fused_router: bool
     fused_rope: bool
+    fused_permute: bool
     fused_loss: bool
     architecture: str
     compute_capability: float
@@ -349,6 +350,7 @@ def _spec(job: Job, kind: str) -> LayerSpec:
         accumulate_grads_fp32=framework.accumulate_grads_fp32,
         fused_router=framework.fused_router,
         fused_rope=framework.fused_rope,
+        fused_permute=not framework.written_dispatch,
         fused_loss=framework.cross_entropy == "in_place",
         architecture=job.gpu.architecture.name,
         compute_capability=job.gpu.compute_capability,

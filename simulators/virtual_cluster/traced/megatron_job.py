@@ -193,7 +193,7 @@ def _experts(spec: LayerSpec) -> dict[str, Any]:
             else {"moe_token_dispatcher_type": moe.dispatcher}
         ),
         "moe_grouped_gemm": True,
-        "moe_permute_fusion": spec.implementation == TRANSFORMER_ENGINE,
+        "moe_permute_fusion": spec.fused_permute and spec.implementation == TRANSFORMER_ENGINE,
         "moe_router_fusion": spec.fused_router,
         "moe_aux_loss_coeff": AUXILIARY_LOSS,
         "moe_expert_capacity_factor": moe.capacity_factor,

@@ -51,7 +51,7 @@ FRAMEWORKS = (
     Framework(),
     Framework(balanced_split=True, fusion="compiled", expandable_segments=True),
     Framework(cross_entropy="in_place", fused_router=True, cuda_graphs=True),
-    Framework(cuda_graphs=True, graphs_leave_experts=True),
+    Framework(cuda_graphs=True, graphs_leave_experts=True, written_dispatch="atomic"),
     Framework(overlap_p2p=False, fused_wgrad=False, fused_rope=False, accumulate_grads_fp32=False),
 )
 HOPPER_FP8 = replace(GPU, peak_flops={**GPU.peak_flops, "fp32": 67e12})

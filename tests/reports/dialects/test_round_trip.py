@@ -96,7 +96,8 @@ def test_megatron_lm(tmp_path_factory, shipped, data):
     check_training_and_recipe(job, read)
     shape, software = job.model, read.question.framework
     # Said only where they mean something.
-    unsaid = {} if shape.moe else {"fused_router": job.framework.fused_router}
+    of_experts = ("fused_router", "written_dispatch")
+    unsaid = {} if shape.moe else {name: getattr(job.framework, name) for name in of_experts}
     unsaid |= {} if shape.position == "rope" else {"fused_rope": job.framework.fused_rope}
     unsaid |= {} if job.recipe.vpp > 1 else {"overlap_p2p": job.framework.overlap_p2p}
     assert replace(software, **unsaid) == job.framework

@@ -207,8 +207,9 @@ def transformer_config(config: Recorded, job: Job):
         if name in ("tp_comm_overlap", "overlap_moe_expert_parallel_comm")
     }
     given_here = {name: value for name, value in told.items() if name in names}
-    # Needs Transformer Engine's kernels installed.
+    # These need Transformer Engine's kernels installed.
     given_here.pop("apply_rope_fusion")
+    given_here.pop("moe_permute_fusion", None)
     with (
         warnings.catch_warnings(),
         mock.patch("megatron.core.utils._te_version", PkgVersion("2.8.0")),

@@ -213,6 +213,19 @@ def test_what_megatron_would_refuse_is_refused(arguments, stated):
 MOE = "--num-experts 8 --bf16 --moe-grouped-gemm "
 
 
+@pytest.mark.parametrize(
+    ("more", "written"),
+    [
+        ("", "atomic"),
+        ("--moe-permute-fusion", ""),
+        # HybridEP's own kernels put tokens in order.
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", ""),
+    ],
+)
+def test_tokens_are_put_in_order_by_kernels_where_asked_for(more, written):
+    assert shape(MOE + more).question.framework.written_dispatch == written
+
+
 def test_defaults_of_experts():
     moe = shape(MOE).question.model.moe
     assert (moe.top_k, moe.ffn_hidden_size, moe.dispatcher) == (2, 4 * 768, "allgather")
