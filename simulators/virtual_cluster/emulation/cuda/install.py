@@ -28,6 +28,8 @@ def install_accelerator() -> None:
     # Its own are streams of the back end, which know no event of ``torch.cuda``.
     torch.accelerator.current_stream, torch.Stream = cuda.current_stream, cuda.Stream
     torch.Event = AnyEvent
+    # One process's GPUs add up each other's tensors without it, whatever torch was built with.
+    cuda.nccl.is_available = lambda _: False
     for module in (torch.accelerator, torch.accelerator.memory):
         vars(module).update(functions, get_memory_info=cuda.mem_get_info)
 
