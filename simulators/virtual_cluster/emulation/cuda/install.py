@@ -200,8 +200,6 @@ def install_cuda(state: RankState) -> None:
     torch._C._has_cuda = True
     torch.has_cuda = True
     torch.version.cuda = CUDA_VERSION
-    # Within a process DataParallel adds without NCCL: builds for CUDA have it, but no GPU for it.
-    torch.cuda.nccl.is_available = lambda tensors: False
     torch.backends.cudnn.is_available = lambda: True
     torch.backends.cudnn.version = lambda: CUDNN_VERSION
     # Recurrent layers leave their weights where they are, and warn of no build without cuDNN.
