@@ -199,10 +199,8 @@ def _loops(trace: events.Trace) -> Iterator[Finding]:
         name, count = names.most_common(1)[0]
         if count >= LOOP_LENGTH:
             problem = f"{name} was launched {count} times"
-            cause = (
-                "the optimizer or gradient clipping goes one parameter at a time: foreach=False "
-            )
-            cause += "in the script, or torch no longer takes emulated tensors for foreach kernels"
+            cause = "the optimizer or gradient clipping goes one parameter at a time: written so, "
+            cause += "foreach=False, or torch no longer takes emulated tensors for foreach kernels"
             where = f"optimizer of step {step}"
             yield Finding("foreach kernels", trace.header.rank, where, problem, cause, False)
             return
