@@ -21,8 +21,9 @@ from trainscout.simulators.predictor.question.errors import InputError
 from . import plain
 from .shadow import Grade, Known
 
-# Flags, sizes and lists of them; data itself is not sent this way.
-MOST_ELEMENTS = 4096
+# Flags, sizes and lists of them, up to the 5,056 bytes of a generator's state on the host, which
+# says in which order data comes; data itself is not sent this way.
+MOST_ELEMENTS = 5056
 
 _DTYPES = {name: getattr(torch, name) for name in (
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16",

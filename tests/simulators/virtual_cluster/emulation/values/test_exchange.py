@@ -226,6 +226,8 @@ def ranks(directory: Path, *numbers: int) -> list[FakeRank]:
         torch.tensor(float("inf")),
         torch.tensor([[0.1, -2.5]], dtype=torch.bfloat16),
         torch.tensor([True, False]),
+        # As Accelerate sends it before each epoch, for the order of the data.
+        torch.Generator().get_state(),
     ],
 )
 def test_payloads_reach_ranks_that_are_traced_later_exactly(tmp_path: Path, payload: Any) -> None:
