@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainscout.simulators.predictor.question.errors import InputError
 
+from .launch import ray_workers
 from .vendor.refuse import refusal
 
 if TYPE_CHECKING:
@@ -372,7 +373,11 @@ class _PatchingLoader(importlib.abc.Loader):
 
 def install_framework_patches(further: Mapping[str, Patch] | None = None) -> None:
     """Patch frameworks as they are imported, ``further`` ones too. Once per process."""
-    patches = {**PATCHES, **(further or {})}
+    patch_on_import({**PATCHES, **ray_workers.PATCHES, **(further or {})})
+
+
+def patch_on_import(patches: Mapping[str, Patch]) -> None:
+    """Patch modules as they are imported, those at once that have been."""
     for name in set(patches) & set(sys.modules):
         patches[name](sys.modules[name])
     sys.meta_path.insert(0, _PatchingFinder(patches))

@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 
 _OWN = str(Path(__file__).parent)
 # Frames that are nobody's call: the emulator's own and those of what it runs on.
-_BELOW = ("/torch/", "/importlib/", "<frozen ", "<string>")
+_BELOW = ("/torch/", "/importlib/", "-packages/ray/", "<frozen ", "<string>")
 # What torch says of tensors without data.
 _NO_DATA = (
     "data is not allocated",
@@ -26,6 +26,8 @@ _NO_SHAPE = (
     *("UnsupportedFakeTensorException", "DynamicOutputShapeException"),
     *("DataDependentOutputException", "UnsupportedOperatorException"),
 )
+# What Ray repeats, in errors of its own and below lines of its own, of what was refused a worker.
+NO_GPU_OF_RAY = "workers of Ray get no virtual GPU"
 # What only stands around calls of the script's modules and compiled functions.
 _AROUND = ("/training_loop.py", "/compiled.py")
 # Of these the emulator has no part, whatever a script was told before.
@@ -57,7 +59,9 @@ def frames(error: BaseException) -> tuple[list[FrameType], str]:
 
 def reason(error: BaseException) -> str:
     """What an exception says, in one line."""
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    lines = str(error).splitlines() or [type(error).__name__]
+    told = (each.rpartition("InputError: ")[2] for each in lines if NO_GPU_OF_RAY in each)
+    return next(told, lines[0])[:200]
 
 
 def is_gap(error: BaseException, inside: list[FrameType]) -> bool:
@@ -67,7 +71,8 @@ def is_gap(error: BaseException, inside: list[FrameType]) -> bool:
         return True
     if isinstance(error, ELSEWHERE):
         return False
-    if type(error).__name__ in _NO_SHAPE or any(text in str(error) for text in _NO_DATA):
+    told = (*_NO_DATA, NO_GPU_OF_RAY)
+    if type(error).__name__ in _NO_SHAPE or any(text in str(error) for text in told):
         return True
     names = [frame.f_code.co_filename for frame in inside]
     if not any(name.startswith(_OWN) and not name.endswith(_AROUND) for name in names):

@@ -16,6 +16,8 @@ _PARENT = str(os.getppid())
 _WORKER = re.compile(r"from multiprocessing\.(spawn|forkserver) ")
 # Other code that Python, or this package, starts processes of its own with.
 _NO_PROGRAM = re.compile(r"from multiprocessing|.*import trainscout", re.DOTALL)
+# Ray knows a worker by its process, which is to stay: it computes for real, without a device.
+_WORKER_OF_RAY = "/ray/_private/workers/default_worker.py"
 # Not ``--rank``, which low-rank adapters have as well.
 _RANK = re.compile(r"--local[-_]rank(?:=(\d+))?")
 
@@ -64,6 +66,13 @@ def _begin() -> None:
             own = len(sys.orig_argv) - len(words) if words[0] else None
             again = ["-c", sys.stdin.read(), *words[1:]]
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:own], *again])
+    elif words[0].endswith(_WORKER_OF_RAY):
+        from trainscout.simulators.virtual_cluster.emulation.framework_patches import (
+            patch_on_import,
+        )
+        from trainscout.simulators.virtual_cluster.emulation.launch.ray_workers import PATCHES
+
+        patch_on_import(PATCHES)
     elif text:
         sys.meta_path.insert(0, _Finder(json.loads(text), words))
 
