@@ -21,6 +21,8 @@ from trainscout.simulators.predictor.question.question import Question
 CONF = Path(__file__).parents[3] / "conf"
 
 BASE = Question(MODEL, GPU, CLUSTER, TRAINING)
+SHAPE = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 "
+SHAPE += "--max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 32 "
 
 
 def model(name: str) -> Model:
